@@ -1,0 +1,29 @@
+"""Errors of the box and the engine, each with an exit code and a remedy. Pure."""
+
+from __future__ import annotations
+
+from gateway.errors import EXIT_CONFIG, ConfigError, MoeError
+
+__all__ = ["EXIT_CONFIG", "AlreadyRunning", "ConfigError", "ModelError", "MoeError", "NotRunning", "PortTaken"]
+
+
+class PortTaken(MoeError):
+    """The public address cannot be bound."""
+
+    exit_code = EXIT_CONFIG
+
+
+class AlreadyRunning(MoeError):
+    """Another daemon holds the state folder."""
+
+    exit_code = EXIT_CONFIG
+
+
+class NotRunning(MoeError):
+    """No daemon answers on the control socket."""
+
+    exit_code = 3
+
+
+class ModelError(MoeError):
+    """The model file cannot be fetched, or is not what it should be."""

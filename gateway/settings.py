@@ -1,0 +1,92 @@
+"""The gateway's own settings: limits of admission, bodies and time. Pure.
+
+Each field documents meaning, unit and default; "0 disables" where it does. Unknown keys are refused.
+They are the tables `[admission]` and `[gateway]` of appliance.toml (docs/configuration.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.state import EngineProfile
+
+MIB = 1024 * 1024
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class AdmissionSettings(_Table):
+    """`[admission]`: who streams, who waits, who is refused."""
+
+    streams: Annotated[int, Field(ge=0, le=256)] = 0
+    """Streams served at once. 0 = the number the engine's profile (later: the plan) validated. Default 0."""
+    seat_streams: Annotated[int, Field(ge=1, le=256)] = 2
+    """Streams one seat may run while somebody else waits. Default 2."""
+    queue_max: Annotated[int, Field(ge=0, le=10_000)] = 32
+    """Requests that may wait, all seats together. 0 = nobody waits, a full box refuses. Default 32."""
+    queue_per_seat: Annotated[int, Field(ge=1, le=10_000)] = 8
+    """Requests that may wait of one seat. Default 8."""
+    queue_bytes: Annotated[int, Field(ge=0)] = 64 * MIB
+    """Bytes of request bodies that may wait, all seats together. 0 disables. Default 67108864 (64 MiB)."""
+    queue_deadline_s: Annotated[float, Field(gt=0, le=230)] = 180.0
+    """Longest wait, seconds. At most 230, so that wait and prefill stay under agents' 240 s. Default 180."""
+    max_stream_s: Annotated[float, Field(ge=0)] = 1800.0
+    """Longest stream, seconds; then it ends with an error. 0 disables. Default 1800."""
+    seat_grace_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long running streams of a disabled or removed seat go on, seconds. Default 30."""
+
+
+class LimitSettings(_Table):
+    """`[gateway]`: bodies, slow clients, heartbeats, drain."""
+
+    body_max_bytes: Annotated[int, Field(ge=1024)] = 64 * MIB
+    """Largest request body, bytes; above it 413. Default 67108864 (64 MiB)."""
+    body_budget_bytes: Annotated[int, Field(ge=1024)] = 256 * MIB
+    """Bytes of request bodies held in memory at once; above it 503. Default 268435456 (256 MiB)."""
+    body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """Time a client has to send its whole body, seconds; then 408. Default 30."""
+    client_stall_s: Annotated[float, Field(ge=0)] = 30.0
+    """A client that takes no byte for this long, seconds, is cut. 0 disables. Default 30."""
+    early_response_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    """A stream that has no answer yet after this long gets its 200 and heartbeats, seconds. Default 1."""
+    heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    """Time between heartbeats while a stream waits, seconds. Default 5."""
+    engine_silence_s: Annotated[float, Field(ge=0)] = 240.0
+    """An engine that sends no byte of a running reply for this long, seconds, has lost it: the stream ends
+    with an error. 0 disables. Default 240."""
+    drain_s: Annotated[float, Field(ge=0)] = 30.0
+    """At a stop: how long running streams may go on, seconds. Default 30."""
+
+
+class StaticEngine(_Table):
+    """An engine that nobody supervises: the gateway run alone, without a daemon."""
+
+    url: str
+    key_file: Path | None = None
+    models: tuple[str, ...] = ()
+    context_tokens: int | None = None
+    profile: EngineProfile = EngineProfile(name="static", floor_tok_per_s=40.0, cold_tokens=12_000, streams=4)
+
+
+class GatewaySettings(_Table):
+    """All that a gateway process is told at start. The daemon writes it to a 0600 file.
+
+    `control_socket` is the daemon's Unix socket; without it `engine` must be given.
+    `gateway_socket` is where the gateway itself listens for the daemon and the CLI.
+    """
+
+    seats_file: Path
+    admins_file: Path | None = None
+    state_dir: Path
+    control_socket: Path | None = None
+    gateway_socket: Path | None = None
+    engine: StaticEngine | None = None
+    public_url: str = ""
+    trusted_proxies: tuple[str, ...] = ()
+    admission: AdmissionSettings = AdmissionSettings()
+    limits: LimitSettings = LimitSettings()
