@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from gateway.errors import EXIT_CONFIG, ConfigError, MoeError
 
-__all__ = ["EXIT_CONFIG", "AlreadyRunning", "ConfigError", "ModelError", "MoeError", "NotRunning", "PortTaken"]
+__all__ = [
+    "EXIT_CONFIG",
+    "AlreadyRunning",
+    "ConfigError",
+    "ModelError",
+    "MoeError",
+    "NotRunning",
+    "PortTaken",
+]
 
 
 class PortTaken(MoeError):

@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class AdmissionSettings(_Table):
@@ -27,9 +27,9 @@ class AdmissionSettings(_Table):
     """Streams served at once. 0 = the number the engine's profile (later: the plan) validated. Default 0."""
     seat_streams: Annotated[int, Field(ge=1, le=256)] = 2
     """Streams one seat may run while somebody else waits. Default 2."""
-    queue_max: Annotated[int, Field(ge=0, le=10_000)] = 32
+    queue_max: Annotated[int, Field(ge=0, le=1000)] = 32
     """Requests that may wait, all seats together. 0 = nobody waits, a full box refuses. Default 32."""
-    queue_per_seat: Annotated[int, Field(ge=1, le=10_000)] = 8
+    queue_per_seat: Annotated[int, Field(ge=1, le=1000)] = 8
     """Requests that may wait of one seat. Default 8."""
     queue_bytes: Annotated[int, Field(ge=0)] = 64 * MIB
     """Bytes of request bodies that may wait, all seats together. 0 disables. Default 67108864 (64 MiB)."""
@@ -86,7 +86,7 @@ class GatewaySettings(_Table):
     control_socket: Path | None = None
     gateway_socket: Path | None = None
     engine: StaticEngine | None = None
-    public_url: str = ""
+    public_url: str = ""  # set: a proxy is in front, and nobody counts as local
     trusted_proxies: tuple[str, ...] = ()
     admission: AdmissionSettings = AdmissionSettings()
     limits: LimitSettings = LimitSettings()

@@ -1,0 +1,1 @@
+"""What the box is: facts gathered once, and checks over them."""

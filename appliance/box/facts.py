@@ -1,0 +1,54 @@
+"""What is known about the box, as one value. Pure.
+
+`probe.py` gathers it, `checks.py` judges it. A fact that could not be read is None or missing from its
+mapping; a check stays silent about what it does not know.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The box at one moment.
+
+    `machine`: as `uname -m`. `cpu_flags`: as /proc/cpuinfo spells them (empty on aarch64 and when unread).
+    `cores`: CPUs this process may use. `mem_available_bytes`: what a new process may take, the cgroup's limit
+    included. `disk_free_bytes`: on the file system of the state folder. `libs`: shared library -> can be
+    loaded. `modules`: Python module -> is installed. `listen_host`: as configured, without the port.
+    """
+
+    machine: str
+    cpu_flags: frozenset[str]
+    cores: int
+    mem_available_bytes: int | None
+    disk_free_bytes: int | None
+    python: tuple[int, int, int]
+    euid: int
+    listen_host: str
+    libs: Mapping[str, bool] = field(default_factory=dict)
+    modules: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def listen_loopback(self) -> bool:
+        """Whether only this machine can reach the public socket."""
+        return is_loopback(self.listen_host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` (a name, an address, `[::1]`, or a Unix socket's path) is reachable from here only.
+
+    Names other than localhost are taken for reachable: resolving them is not this module's to do.
+    """
+    name = host.strip().removeprefix("[").removesuffix("]").lower()
+    if name.startswith(("/", "unix:")) or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -1,0 +1,83 @@
+"""What the verbs know of the box they act on: its configuration, its files, its two sockets.
+
+Touches the configuration file, and the sockets when asked to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from appliance.config import Config, Paths, find_config, load
+from appliance.errors import MoeError, NotRunning
+
+ANSWER_S = 15.0
+
+
+@dataclass
+class Box:
+    """The root's `ctx.obj`; satisfies `KeyFiles`. Everything is read when it is first needed."""
+
+    config_file: Path | None = None
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _loaded(self) -> tuple[Config, Paths]:
+        return load(find_config(self.config_file, self.environ), self.environ)
+
+    @property
+    def config(self) -> Config:
+        """The configuration. Raises ConfigError."""
+        return self._loaded[0]
+
+    @property
+    def paths(self) -> Paths:
+        """Where the box's files are. Raises ConfigError."""
+        return self._loaded[1]
+
+    @property
+    def seats_file(self) -> Path:
+        """seats.toml of this box."""
+        return self.paths.seats_file
+
+    @property
+    def admins_file(self) -> Path:
+        """admins.toml of this box."""
+        return self.paths.admins_file
+
+    def notify_reload(self) -> str:
+        """Have the running gateway read seats and admins again, and say what came of it."""
+        try:
+            said = self.daemon("POST", "/reload")
+        except NotRunning:
+            return "No appliance runs here; it will read the file when it starts."
+        if said.status_code == 200:
+            return "The running gateway has taken it."
+        errors = "; ".join(map(str, said.json().get("errors", ["no reason given"])))
+        raise MoeError(f"the gateway kept the old file: {errors}", "correct the file, then: moe-appliance reload")
+
+    def daemon(self, method: str, path: str) -> httpx.Response:
+        """Ask the daemon. Raises NotRunning when none answers."""
+        return _ask(self.paths.control_socket, method, path)
+
+    def gateway(self, method: str, path: str) -> httpx.Response:
+        """Ask the gateway. Raises NotRunning when none answers."""
+        return _ask(self.paths.gateway_socket, method, path)
+
+
+def _ask(socket_path: Path, method: str, path: str) -> httpx.Response:
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), timeout=ANSWER_S) as client:
+            return client.request(method, f"http://box{path}")
+    except httpx.ConnectError as error:
+        refused: Any = str(error)
+        if "Permission" in refused:
+            raise MoeError(f"no permission for {socket_path}", "use sudo, or join the socket's group") from error
+        raise NotRunning(f"no appliance answers at {socket_path}", "start it: moe-appliance run") from error
+    except httpx.HTTPError as error:
+        why = str(error) or type(error).__name__
+        raise NotRunning(f"the appliance at {socket_path} does not answer: {why}", "moe-appliance status") from error

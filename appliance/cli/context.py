@@ -1,0 +1,147 @@
+"""What the verbs for seats and admins share: where the files are, and how keys and lists are shown.
+
+Writes to standard output and standard error. What a script wants (a key, a list, JSON) goes to standard
+output alone, so that `key=$(moe-appliance seats add ana)` holds the key.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Annotated, Protocol, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from appliance.errors import MoeError
+from appliance.keyedit import Listed, NewKey
+
+
+class KeyFiles(Protocol):
+    """Where the files of keys are, and how the running gateway hears of a change: the root's `ctx.obj`."""
+
+    @property
+    def seats_file(self) -> Path:
+        """seats.toml of this box; it need not exist."""
+        ...
+
+    @property
+    def admins_file(self) -> Path:
+        """admins.toml of this box; it need not exist."""
+        ...
+
+    def notify_reload(self) -> str:
+        """Have the running gateway read both files now.
+
+        Returns a sentence for the operator: that it took them, or that nothing runs. May raise MoeError.
+        """
+        ...
+
+
+FileOption = Annotated[Path | None, typer.Option("--file", help="Another file than the box's own.", hidden=True)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+ExpiresOption = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="DATE", help="Last day (2027-01-31, UTC), or a time (2027-01-31T18:00:00Z)."),
+]
+
+
+def key_files(ctx: typer.Context) -> KeyFiles:
+    """Return the object that the root command put into the context."""
+    return cast(KeyFiles, ctx.find_root().obj)
+
+
+def moment(text: str | None) -> date | datetime | None:
+    """Read the value of --expires; a time without an offset is UTC. Raises typer.BadParameter."""
+    if text is None:
+        return None
+    try:
+        if len(text) <= len("2027-01-31"):
+            return date.fromisoformat(text)
+        found = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise typer.BadParameter(
+            f"{text!r} is no date; write 2027-01-31 or 2027-01-31T18:00:00Z", param_hint="--expires"
+        ) from exc
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def reloaded(files: KeyFiles) -> str:
+    """Tell the gateway; the edit is done, so that a gateway that does not answer is a sentence, not a failure."""
+    try:
+        return files.notify_reload()
+    except MoeError as exc:
+        return f"The running gateway could not be told, it looks at the file by itself each second: {exc.message}"
+
+
+def say(*sentences: str) -> None:
+    """Print sentences for people."""
+    for sentence in sentences:
+        print(sentence, file=sys.stderr)
+
+
+def show_key(kind: str, made: NewKey, files: KeyFiles, *, as_json: bool, then: str = "") -> None:
+    """Print a new key, once, before anything else can go wrong; then tell the gateway."""
+    if as_json:
+        shown = {kind: made.name, "key": made.key}
+        until = stamp(made.old_until)
+        if until is not None:
+            shown["old_key_until"] = until
+        print(json.dumps(shown | {"reload": reloaded(files)}))
+        return
+    print(made.key, flush=True)
+    say(f"This is the key of {kind} {made.name}. It is not stored and cannot be shown again.")
+    say(*([then] if then else []), reloaded(files))
+
+
+def show_list(kind: str, rows: Iterable[Listed], path: Path, *, as_json: bool) -> None:
+    """Print the accounts of a file as a table or as JSON."""
+    rows = list(rows)
+    seats = kind == "seat"
+    if as_json:
+        print(json.dumps({f"{kind}s": [_json_row(row, seats=seats) for row in rows]}))
+        return
+    if not rows:
+        say(f"There is no {kind} in {path}.", f"To add one: moe-appliance {kind}s add NAME")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in (kind, "state", *(("max streams",) if seats else ()), "expires"):
+        table.add_column(heading, overflow="fold")
+    if seats:
+        table.add_column("old key works until", overflow="fold")
+    for row in rows:
+        cells = [row.name, str(row.state)]
+        if seats:
+            cells.append("-" if row.max_streams is None else str(row.max_streams))
+        cells.append(stamp(row.expires) or "never")
+        if seats:
+            cells.append(stamp(row.old_until) or "-")
+        table.add_row(*cells)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
+
+
+def _json_row(row: Listed, *, seats: bool) -> dict[str, str | int | None]:
+    shown: dict[str, str | int | None] = {"name": row.name, "state": str(row.state)}
+    if seats:
+        shown["max_streams"] = row.max_streams
+    shown["expires"] = stamp(row.expires)
+    if seats:
+        shown["old_key_until"] = stamp(row.old_until)
+    return shown
+
+
+def stamp(at: datetime | None) -> str | None:
+    """Return a time in UTC; the end of a day as that day."""
+    if at is None:
+        return None
+    at = at.astimezone(UTC)
+    if at.timetz() == time.max.replace(tzinfo=UTC):
+        return at.date().isoformat()
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

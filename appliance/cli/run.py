@@ -1,0 +1,63 @@
+"""Verbs that run and steer the box: run, check, stop, restart, reload. Touches the daemon's socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from appliance.cli.box import Box
+from appliance.config import public_url
+from appliance.daemon import Daemon, adapter_of
+from appliance.errors import MoeError
+from gateway import logs
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the root."""
+    for verb in (run, check, stop, restart, reload):
+        app.command()(verb)
+
+
+def run(ctx: typer.Context) -> None:
+    """Run the box in the foreground: engine, gateway, page. This is what systemd starts."""
+    box: Box = ctx.obj
+    config, paths = box.config, box.paths
+    asyncio.run(Daemon(config, paths, logs.configure("daemon")).run())
+
+
+def check(ctx: typer.Context) -> None:
+    """Check the configuration, seats and admins; start nothing. Exit 0 or 78."""
+    from gateway.keyfile import load_admins, load_seats
+
+    box: Box = ctx.obj
+    adapter_of(box.config, box.paths.state_dir)
+    seats, admins = load_seats(box.seats_file), load_admins(box.admins_file)
+    print(f"configuration: good ({box.config.engine.kind} engine, {public_url(box.config)})")
+    print(f"seats: {len(seats.accounts)} in {box.seats_file}")
+    print(f"admins: {len(admins.accounts)} in {box.admins_file}")
+
+
+def stop(ctx: typer.Context) -> None:
+    """Stop the running box: streams may end first, for drain_s at most."""
+    _tell(ctx.obj, "/stop")
+
+
+def restart(ctx: typer.Context) -> None:
+    """Restart the engine; the gateway stays up. Also the way out of a stop after repeated failures."""
+    _tell(ctx.obj, "/restart")
+
+
+def reload(ctx: typer.Context) -> None:
+    """Read seats.toml and admins.toml again now. Exit 1 when they are broken: the old ones stay in use."""
+    answer = ctx.obj.daemon("POST", "/reload")
+    said = answer.json()
+    if answer.status_code != 200:
+        errors = "\n".join(map(str, said.get("errors", [])))
+        raise MoeError(f"not reloaded, the old files stay in use:\n{errors}", "correct the file, then reload again")
+    print(f"reloaded: {said['seats']} seats")
+
+
+def _tell(box: Box, path: str) -> None:
+    answer = box.daemon("POST", path)
+    print(answer.json().get("said", f"answered {answer.status_code}"))

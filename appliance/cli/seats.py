@@ -1,0 +1,97 @@
+"""`moe-appliance seats`: add, list, rotate, disable, enable, remove. Changes seats.toml."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from appliance import keyedit
+from appliance.cli.context import (
+    ExpiresOption,
+    FileOption,
+    JsonOption,
+    key_files,
+    moment,
+    reloaded,
+    say,
+    show_key,
+    show_list,
+    stamp,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Seats: who may stream, each with a key of its own.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the seat.")]
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="1 to 32 of a-z, 0-9, '.', '_', '-'; a letter or digit first.")
+    ],
+    max_streams: Annotated[
+        int | None, typer.Option(min=1, help="Streams it may ever run at once. Default: no limit of its own.")
+    ] = None,
+    expires: ExpiresOption = None,
+    file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a seat and print its key, once."""
+    files = key_files(ctx)
+    made = keyedit.add_seat(file or files.seats_file, name, max_streams=max_streams, expires=moment(expires))
+    show_key("seat", made, files, as_json=as_json)
+
+
+@app.command("list")
+def list_(ctx: typer.Context, file: FileOption = None, as_json: JsonOption = False) -> None:
+    """List the seats; keys are not stored and not shown."""
+    path = file or key_files(ctx).seats_file
+    show_list("seat", keyedit.list_seats(path), path, as_json=as_json)
+
+
+@app.command()
+def rotate(
+    ctx: typer.Context,
+    name: NameArgument,
+    now: Annotated[bool, typer.Option("--now", help="The old key stops at once, not in 24 hours.")] = False,
+    file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a seat a new key and print it, once; the old one works for 24 hours more."""
+    files = key_files(ctx)
+    grace = timedelta(0) if now else keyedit.GRACE
+    made = keyedit.rotate_seat(file or files.seats_file, name, grace=grace)
+    until = stamp(made.old_until)
+    then = f"The old key works until {until}." if until else "The old key does not work any more."
+    show_key("seat", made, files, as_json=as_json, then=then)
+
+
+@app.command()
+def disable(ctx: typer.Context, name: NameArgument, file: FileOption = None) -> None:
+    """Refuse a seat until it is enabled again; its key stays."""
+    files = key_files(ctx)
+    changed = keyedit.disable_seat(file or files.seats_file, name)
+    say(f"Seat {name} is disabled." if changed else f"Seat {name} was disabled already.", reloaded(files))
+
+
+@app.command()
+def enable(ctx: typer.Context, name: NameArgument, file: FileOption = None) -> None:
+    """Let a disabled seat in again, with the key it had."""
+    files = key_files(ctx)
+    path = file or files.seats_file
+    changed = keyedit.enable_seat(path, name)
+    say(f"Seat {name} is enabled." if changed else f"Seat {name} was enabled already.")
+    if any(row.name == name and row.state == "expired" for row in keyedit.list_seats(path)):
+        say(f"It has expired all the same: set a later `expires` under [seats.{name}] in {path}.")
+    say(reloaded(files))
+
+
+@app.command()
+def remove(ctx: typer.Context, name: NameArgument, file: FileOption = None) -> None:
+    """Remove a seat and its key; there is no way back to this key."""
+    files = key_files(ctx)
+    keyedit.remove_seat(file or files.seats_file, name)
+    say(f"Seat {name} is removed.", reloaded(files))

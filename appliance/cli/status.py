@@ -1,0 +1,184 @@
+"""`moe-appliance status`: the operator's page as text. Writes to the console it is given.
+
+Rules:
+- It says what the page says, in the same words; it computes nothing.
+- What is in a view was written by others (log lines, causes, errors): none of it is read as markup or as a
+  terminal's control sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.status_view import FindingRow, LanesView, LaneView, StatusView
+
+BAR_CHARS = 20
+LOG_LINES = 8
+_TONES = {"ok": "green", "warn": "yellow", "bad": "red", "fail": "red", "info": "cyan"}
+
+
+def status(view_json: Mapping[str, Any] | str | bytes | StatusView, as_json: bool, console: Console) -> StatusView:
+    """Print a status, as the daemon or the gateway gave it, and return it as a view.
+
+    Raises pydantic.ValidationError (a ValueError) when it is none.
+    """
+    if isinstance(view_json, StatusView):
+        view = view_json
+    elif isinstance(view_json, str | bytes):
+        view = StatusView.model_validate_json(view_json)
+    else:
+        view = StatusView.model_validate(view_json)
+    if as_json:
+        console.out(view.model_dump_json(indent=2), highlight=False)
+    else:
+        render(view, console)
+    return view
+
+
+def render(view: StatusView, console: Console) -> None:
+    """Print the view for people."""
+    _verdict(view, console)
+    _findings(view.findings, console)
+    _engine(view, console)
+    if view.lanes.known:
+        _streams(view.lanes, view, console)
+        _queue(view, console)
+        _seats(view, console)
+        _numbers(view, console)
+
+
+def _plain(text: object) -> str:
+    """Text without control characters."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+def _say(console: Console, *parts: str | tuple[str, str], indent: int = 0) -> None:
+    clean = [_plain(part) if isinstance(part, str) else (_plain(part[0]), part[1]) for part in parts]
+    console.print(Text.assemble(" " * indent, *clean), soft_wrap=True)
+
+
+def _heading(console: Console, name: str, more: str) -> None:
+    console.print()
+    _say(console, (name, "bold"), f"  {more}")
+
+
+def _verdict(view: StatusView, console: Console) -> None:
+    verdict = view.verdict
+    _say(console, ("● ", _TONES[verdict.tone]), (verdict.text, "bold"))
+    if verdict.command is not None:
+        _say(console, (verdict.command, "bold cyan"), indent=4)
+    if view.engine.demo_label:
+        _say(console, (view.engine.demo_label, "dim"), indent=2)
+    if view.public_url:
+        _say(console, (f"{view.public_url}  version {view.version}  up {view.uptime}", "dim"), indent=2)
+
+
+def _findings(rows: Iterable[FindingRow], console: Console) -> None:
+    for row in rows:
+        console.print()
+        _say(console, (f"{row.severity} ", f"bold {_TONES[row.severity]}"), (row.title, "bold"), (f"  {row.id}", "dim"))
+        for line in row.observed.splitlines():
+            _say(console, line, indent=5)
+        _say(console, ("wanted: ", "dim"), row.required, indent=5)
+        _say(console, (row.remedy, "bold cyan"), indent=5)
+        for child in row.folded:
+            _say(console, "└ ", (f"{child.severity} ", _TONES[child.severity]), child.title, indent=5)
+
+
+def _engine(view: StatusView, console: Console) -> None:
+    engine = view.engine
+    _heading(console, "engine", f"{engine.phase}, {engine.kind or 'no kind'}, {', '.join(engine.models) or 'no model'}")
+    if engine.step or engine.progress.value is not None:
+        _say(console, f"{engine.step or engine.headline} {engine.progress}", indent=2)
+    if engine.cause is not None:
+        _say(console, (engine.cause, _TONES["bad"]), indent=2)
+        _say(console, (engine.remedy or "", "bold cyan"), indent=4)
+    if engine.retry_in.value is not None:
+        _say(console, f"starts again in {engine.retry_in}", indent=2)
+    facts = f"floor {engine.floor}  warm {engine.warm_pace}  context {engine.context_tokens}"
+    lasted = (
+        f"ready for {engine.uptime}" if engine.uptime.value is not None else f"in this phase for {engine.phase_for}"
+    )
+    _say(console, (f"{facts}  {lasted}  restarts {engine.restarts}", "dim"), indent=2)
+    if engine.phase != "ready":
+        for line in engine.log_tail[-LOG_LINES:]:
+            _say(console, (f"│ {line}", "dim"), indent=2)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for heading in headings:
+        left = heading in ("", "seat", "state", "step", "request", "pace")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    return table
+
+
+def _indented(console: Console, table: Table) -> None:
+    grid = Table.grid(padding=0)
+    grid.add_row("  ", table)
+    console.print(grid)
+
+
+def _row(table: Table, *cells: object, style: str = "") -> None:
+    table.add_row(*(cell if isinstance(cell, Text) else Text(_plain(cell)) for cell in cells), style=style)
+
+
+def _streams(lanes: LanesView, view: StatusView, console: Console) -> None:
+    _heading(console, "streams", f"{lanes.busy} of {lanes.streams_max} busy, floor {view.engine.floor}")
+    table = _table("", "seat", "step", "pace", "tok/s", "tokens", "age", "request")
+    for lane in lanes.rows:
+        if lane.busy:
+            rate = Text(str(lane.tok_per_s), style="yellow" if lane.below_floor else "")
+            cells = (lane.seat, lane.step, _bar(lane, lanes), rate, lane.tokens, lane.age, lane.request_id)
+            _row(table, lane.number, *cells)
+        else:
+            _row(table, lane.number, "free" if lanes.open else "closed", style="dim")
+    _indented(console, table)
+
+
+def _bar(lane: LaneView, lanes: LanesView) -> Text:
+    filled = round((lane.share or 0.0) * BAR_CHARS)
+    chars = ["█" if at < filled else "·" for at in range(BAR_CHARS)]
+    if lanes.floor_share is not None:
+        chars[min(BAR_CHARS - 1, round(lanes.floor_share * BAR_CHARS))] = "│"
+    return Text("".join(chars), style="yellow" if lane.below_floor else "green")
+
+
+def _queue(view: StatusView, console: Console) -> None:
+    queue = view.queue
+    if not queue.rows:
+        _heading(console, "queue", "nobody waits")
+        return
+    _heading(console, "queue", f"{queue.depth} of {queue.max}, at most {queue.deadline}")
+    table = _table("position", "seat", "waited", "its turn in", "request")
+    for row in queue.rows:
+        _row(table, row.position, row.seat, row.waited, row.predicted, row.request_id)
+    _indented(console, table)
+
+
+def _seats(view: StatusView, console: Console) -> None:
+    if not view.seats:
+        _heading(console, "seats", "none yet: moe-appliance seats add NAME")
+        return
+    _heading(console, "seats", "since the gateway started")
+    table = _table("seat", "state", "running", "waiting", "served", "refused", "failed", "tokens out")
+    for seat in view.seats:
+        most = "" if seat.max_streams.value is None else f" of {seat.max_streams}"
+        counts = (seat.waiting, seat.served, seat.refused, seat.failed, seat.tokens_out)
+        style = "" if seat.state == "active" else "dim"
+        _row(table, seat.name, seat.state, f"{seat.running}{most}", *counts, style=style)
+    _indented(console, table)
+
+
+def _numbers(view: StatusView, console: Console) -> None:
+    numbers, gateway = view.numbers, view.gateway
+    counts = f"served {numbers.served}  refused {numbers.refused}  failed {numbers.failed}  left {numbers.left}"
+    _heading(console, "gateway", f"{gateway.state} for {gateway.uptime}, restarts {gateway.restarts}")
+    rates = f"mean stream {numbers.mean_hold}  tickets back when full {numbers.drain_rate}"
+    _say(console, (f"{counts}  {rates}", "dim"), indent=2)
+    _say(console, (f"bodies held {numbers.body_bytes} of {numbers.body_budget_bytes}", "dim"), indent=2)

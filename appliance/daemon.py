@@ -1,0 +1,225 @@
+"""Composes the daemon and gives start and stop their order. Touches everything the parts touch, and signals.
+
+Start: folders and locks; leftovers of a former run ended; the public socket; control socket; gateway; engine.
+Stop (SIGTERM, SIGINT, `moe-appliance stop`): the gateway drains and ends; the daemon answers 503 itself; the
+engine ends; the sockets close; exit 0. Asked a second time, running streams end at once.
+
+Only a bad configuration, a taken address or a folder in use ends the daemon by itself, with exit code 78.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from appliance import __version__
+from appliance.board import Board
+from appliance.box.checks import kept, listen_plain
+from appliance.box.facts import Facts
+from appliance.box.probe import probe
+from appliance.config import Config, Paths, listen_address, public_url
+from appliance.control import Verb, control_app
+from appliance.engine.adapter import Adapter
+from appliance.engine.command import CommandEngine
+from appliance.engine.embedded import EmbeddedEngine
+from appliance.engine.external import ExternalEngine
+from appliance.engine.leftovers import sweep
+from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
+from appliance.engine.supervisor import EngineSupervisor
+from appliance.files import lock_folder, make_folder
+from appliance.gatewayproc import GatewayProcess
+from appliance.listener import answer_absent, open_public
+from gateway import unixserver
+from gateway.logs import Log
+from gateway.settings import GatewaySettings
+from gateway.state import BoxState, Finding
+
+
+class Daemon:
+    """One box. `run()` once; `stop()` asks it to end; `board` shows its state."""
+
+    def __init__(
+        self,
+        config: Config,
+        paths: Paths,
+        log: Log,
+        *,
+        hangup_stops: bool = False,
+        child_stderr: IO[str] | None = None,
+    ) -> None:
+        self.config = config
+        self.paths = paths
+        self.board = Board(BoxState(version=__version__, started_s=time.time(), public_url=public_url(config)))
+        self._log = log
+        self._hangup_stops = hangup_stops
+        self._child_stderr = child_stderr
+        self._stop = asyncio.Event()
+        self._engine: EngineSupervisor | None = None
+        self._gateway: GatewayProcess | None = None
+
+    def stop(self) -> None:
+        """Ask for the end; a second time, hurry."""
+        if self._stop.is_set() and self._gateway is not None:
+            self._gateway.hurry()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """From folders to exit. Raises ConfigError, PortTaken or AlreadyRunning before anything is started."""
+        paths = self.paths
+        make_folder(paths.state_dir, "state_dir")
+        make_folder(paths.runtime_dir, "runtime_dir")
+        with _locked(paths.state_dir, paths.runtime_dir):
+            for name in ("gateway.record", "engine.record"):
+                swept = await asyncio.to_thread(sweep, paths.runtime_dir / name)
+                if swept:
+                    self._log.warning("daemon.swept", record=name, pids=swept)
+            for stale in paths.runtime_dir.glob("engine-*.key"):
+                stale.unlink(missing_ok=True)
+            public = open_public(*listen_address(self.config))
+            try:
+                await self._serve(public)
+            finally:
+                public.close()
+        self._log.info("daemon.stopped")
+
+    async def _serve(self, public: socket.socket) -> None:
+        raise_file_limit()
+        control = unixserver.bind(self.paths.control_socket)
+        gateway = GatewayProcess(
+            public, self._gateway_settings(), self.paths.runtime_dir, self.board, self._log, self._child_stderr
+        )
+        engine = self._supervisor()
+        self._gateway, self._engine = gateway, engine
+        self._log.info("daemon.started", listen=self.config.listen, engine=engine.adapter.kind)
+        with self._signals():
+            async with asyncio.TaskGroup() as group:
+                app = control_app(self.board, self._verbs())
+                tasks = [
+                    group.create_task(unixserver.serve(app, control, self._refused)),
+                    group.create_task(engine.run()),
+                ]
+                gateway_task = group.create_task(gateway.run())
+                await self._stop.wait()
+                self._log.info("daemon.stopping")
+                self.board.update(stopping=True)
+                await gateway.stop(self.config.gateway.drain_s)
+                await gateway_task
+                stand_in = group.create_task(answer_absent(public))
+                await engine.stop()
+                for task in (*tasks, stand_in):
+                    task.cancel()
+
+    def _supervisor(self) -> EngineSupervisor:
+        host, _ = listen_address(self.config)
+        state_dir = self.paths.state_dir
+
+        def facts() -> Facts:
+            return probe(state_dir, host)
+
+        def findings(facts: Facts) -> tuple[Finding, ...]:
+            return kept(listen_plain(facts))
+
+        adapter = adapter_of(self.config, state_dir)
+        return EngineSupervisor(adapter, self.board, state_dir, self.paths.runtime_dir, facts, findings, self._log)
+
+    def _gateway_settings(self) -> GatewaySettings:
+        config, paths = self.config, self.paths
+        return GatewaySettings(
+            seats_file=paths.seats_file,
+            admins_file=paths.admins_file,
+            state_dir=paths.state_dir,
+            control_socket=paths.control_socket,
+            gateway_socket=paths.gateway_socket,
+            public_url=config.public_url,
+            trusted_proxies=config.trusted_proxies,
+            admission=config.admission,
+            limits=config.gateway,
+        )
+
+    # Verbs
+
+    def _verbs(self) -> Mapping[str, Verb]:
+        assert self._engine is not None
+        return {
+            "restart": _told(self._engine.restart, "the engine is being restarted"),
+            "start-engine": _told(self._engine.start, "the engine is being started"),
+            "stop": _told(self.stop, "the box is being stopped"),
+            "reload": self._reload,
+        }
+
+    async def _reload(self) -> tuple[int, Mapping[str, object]]:
+        """Let the gateway read seats and admins again; its answer is ours."""
+        assert self._gateway is not None
+        try:
+            answer = await self._gateway.call("POST", "/reload")
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            return 503, {"reloaded": False, "errors": [f"the gateway does not answer: {why}"]}
+        said: dict[str, object] = answer.json()
+        return answer.status_code, said
+
+    # Signals
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._hangup}
+        for number, handler in numbers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _hangup(self) -> None:
+        """Under a service manager: reload. On a terminal: the terminal was closed."""
+        if self._hangup_stops:
+            self.stop()
+        else:
+            self._reloading = asyncio.ensure_future(self._reload())
+
+    def _refused(self, pid: int, uid: int) -> None:
+        self._log.warning("control.refused", pid=pid, uid=uid)
+
+
+def adapter_of(config: Config, state_dir: Path) -> Adapter:
+    """The adapter for `[engine] kind`."""
+    match config.engine:
+        case EmbeddedSettings() as settings:
+            return EmbeddedEngine(settings, state_dir=state_dir)
+        case CommandSettings() as settings:
+            return CommandEngine(settings, state_dir=state_dir)
+        case ExternalSettings() as settings:
+            return ExternalEngine(settings)
+
+
+def raise_file_limit() -> None:
+    """As many open files as the system allows: each stream takes two, each idle client one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def _locked(*folders: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for folder in dict.fromkeys(folder.resolve() for folder in folders):
+            stack.enter_context(lock_folder(folder))
+        yield
+
+
+def _told(act: Callable[[], None], said: str) -> Verb:
+    async def verb() -> tuple[int, Mapping[str, object]]:
+        act()
+        return 202, {"said": said}
+
+    return verb

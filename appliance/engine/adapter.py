@@ -1,0 +1,121 @@
+"""What every kind of engine tells the rest of the daemon. Pure.
+
+An adapter knows how its engine is started and read; it starts nothing and keeps no state of a run, so that one
+adapter serves every restart. Secrets never go into argv or the environment: the daemon writes the engine's
+key to a 0600 file and passes the path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from appliance.box.facts import Facts
+from gateway.state import EngineProfile, Finding
+
+Step: TypeAlias = tuple[str, float | None]
+"""What is going on, for people, and how far it is: 0..1, None = unknown."""
+Progress: TypeAlias = Callable[[str, float | None], None]
+"""Called with a step and how far it is, on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of an engine.
+
+    `argv`: empty when nothing is spawned. `env`: every addition to the daemon's own environment.
+    `url`: without a trailing slash. `key_file`: what the engine wants as bearer token, None = no key; send it
+    with the health probe as well. `health_path`: answers 200 once the engine serves.
+    `start_timeout_s`: until then at most. `grace_s`: between SIGTERM and SIGKILL.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    url: str
+    key_file: Path | None
+    health_path: str
+    start_timeout_s: float
+    grace_s: float
+
+
+class Adapter(Protocol):
+    """One kind of engine, configured. Rules:
+
+    1. Order: `findings`, then `prepare`, then `launch`; a restart goes back to `launch`.
+    2. `prepare` may take minutes, may be cancelled at any time and leaves nothing half done.
+    """
+
+    @property
+    def kind(self) -> str:
+        """`embedded`, `command` or `external`."""
+
+    @property
+    def profile(self) -> EngineProfile:
+        """What the engine is taken to be able to do."""
+
+    @property
+    def supervised(self) -> bool:
+        """False: somebody else runs the engine; nothing is spawned or stopped."""
+
+    @property
+    def served_model(self) -> str | None:
+        """The model id to ask the engine for; None = the first that it lists."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest prompt and answer of one stream; None = ask the engine (warmup.py)."""
+
+    def findings(self, facts: Facts) -> tuple[Finding, ...]:
+        """What speaks against starting this engine on this box."""
+
+    async def prepare(self, progress: Progress) -> None:
+        """Makes ready what a start needs, the model for one. Raises MoeError."""
+
+    def launch(self, port: int, key_file: Path) -> Launch:
+        """How to start on loopback `port`; the engine's key for this start is already in `key_file`."""
+
+    def phase_of(self, line: str) -> Step | None:
+        """The step that a line of the engine's log announces."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogStep:
+    """A log line that announces a step. A group `percent` (0..100) gives its progress."""
+
+    pattern: re.Pattern[str]
+    step: str
+
+
+def read_step(table: Sequence[LogStep], line: str) -> Step | None:
+    """The first row of `table` that `line` matches."""
+    for row in table:
+        match = row.pattern.search(line)
+        if match:
+            return row.step, _fraction(match.groupdict())
+    return None
+
+
+def _fraction(groups: Mapping[str, str | None]) -> float | None:
+    percent = groups.get("percent")
+    return None if percent is None else min(1.0, int(percent) / 100)
+
+
+LLAMA_STEPS = (
+    LogStep(re.compile(r"init: listening on http"), "listening"),
+    LogStep(re.compile(r"load_model: initializing, n_slots"), "making room for the streams"),
+    LogStep(re.compile(r"llama threadpool init"), "warming the model"),
+    LogStep(re.compile(r"load_model: loading model|init: loading model"), "loading the model"),
+)
+"""llama.cpp's server. Source: measured with xllamacpp 2026.10.11549."""
+
+VLLM_STEPS = (
+    LogStep(re.compile(r"Loading [\w ]*checkpoint shards:\s+(?P<percent>\d+)%"), "loading the weights"),
+    LogStep(re.compile(r"Starting to load model"), "loading the weights"),
+    LogStep(re.compile(r"Capturing CUDA graphs?[^:]*:\s+(?P<percent>\d+)%"), "capturing CUDA graphs"),
+    LogStep(re.compile(r"torch\.compile|Dynamo bytecode transform"), "compiling"),
+    LogStep(re.compile(r"Application startup complete"), "listening"),
+)
+"""vLLM; tqdm redraws its lines with a carriage return. Source: logs of vLLM 0.1x that users published."""

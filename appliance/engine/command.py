@@ -1,0 +1,89 @@
+"""The adapter of any OpenAI-compatible server that a command starts.
+
+Touches the file system to look the program up, nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from appliance.box.checks import kept
+from appliance.box.facts import Facts
+from appliance.engine.adapter import LLAMA_STEPS, VLLM_STEPS, Launch, Progress, Step, read_step
+from appliance.engine.settings import CommandSettings
+from gateway.state import EngineProfile, Finding, Severity
+
+_STEPS = (*VLLM_STEPS, *LLAMA_STEPS)
+_KEY = "{key_file}"
+
+
+class CommandEngine:
+    """An engine as `[engine] kind = "command"` describes it."""
+
+    kind = "command"
+    supervised = True
+
+    def __init__(
+        self,
+        settings: CommandSettings,
+        *,
+        state_dir: Path,
+        which: Callable[[str], str | None] = shutil.which,
+    ) -> None:
+        self._settings = settings
+        self._state_dir = state_dir.absolute()
+        self._which = which
+        self.served_model = settings.served_model
+        self.context_tokens = settings.context_tokens
+        self.profile = EngineProfile(
+            name=settings.name or settings.served_model or Path(settings.command[0]).name,
+            floor_tok_per_s=settings.floor_tok_per_s,
+            cold_tokens=settings.cold_tokens,
+            streams=settings.streams,
+        )
+
+    def findings(self, facts: Facts) -> tuple[Finding, ...]:
+        """`engine.program`: the command's first word is not a program here."""
+        return kept(self._program())
+
+    def _program(self) -> Finding | None:
+        program = self._settings.command[0].replace("{state_dir}", str(self._state_dir))
+        if self._which(program) is not None:
+            return None
+        return Finding(
+            id="engine.program",
+            severity=Severity.FAIL,
+            title="The engine's program is not there",
+            observed=f"{program} is not an executable file on this machine's PATH",
+            required="[engine] command starts with a program that can be run",
+            remedy="install it, or write its full path: command -v shows it where it works",
+        )
+
+    async def prepare(self, progress: Progress) -> None:
+        """Nothing: the command brings its own model."""
+
+    def launch(self, port: int, key_file: Path) -> Launch:
+        """The command with its placeholders filled in; anything else in braces stays as it is."""
+        values = {"{port}": str(port), _KEY: str(key_file), "{state_dir}": str(self._state_dir)}
+
+        def filled(text: str) -> str:
+            for name, value in values.items():
+                text = text.replace(name, value)
+            return text
+
+        keyed = any(_KEY in text for text in (*self._settings.command, *self._settings.env.values()))
+        return Launch(
+            argv=tuple(filled(word) for word in self._settings.command),
+            env={name: filled(value) for name, value in self._settings.env.items()},
+            url=f"http://127.0.0.1:{port}",
+            key_file=key_file if keyed else None,
+            health_path=self._settings.health_path,
+            start_timeout_s=self._settings.start_timeout_s,
+            grace_s=self._settings.grace_s,
+        )
+
+    def phase_of(self, line: str) -> Step | None:
+        """Steps of vLLM's and llama.cpp's logs; other servers' starts show no steps."""
+        return read_step(_STEPS, line)

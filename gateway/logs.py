@@ -1,0 +1,89 @@
+"""Sets structlog up and holds the fixed list of event names. Touches stderr.
+
+Rules:
+- An event name is one of EVENTS; a test looks for others.
+- Fields, not prose. Never prompt text, never a key: seats appear by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any, TextIO
+
+import structlog
+
+EVENTS = frozenset(
+    {
+        # gateway
+        "gateway.started",
+        "gateway.draining",
+        "gateway.drained",
+        "gateway.daemon_gone",
+        "gateway.failed",
+        "request.done",
+        "request.failed",
+        "seats.loaded",
+        "seats.broken",
+        "admins.loaded",
+        "admins.broken",
+        "engine.seen",
+        "control.lost",
+        "admin.login",
+        "admin.refused",
+        # daemon
+        "daemon.started",
+        "daemon.stopping",
+        "daemon.stopped",
+        "daemon.finding",
+        "daemon.swept",
+        "engine.phase",
+        "engine.ended",
+        "gateway.spawned",
+        "gateway.ended",
+        "gateway.hung",
+        "gateway.absent",
+        "control.refused",
+    }
+)
+
+Log = structlog.stdlib.BoundLogger
+
+
+def configure(component: str, stream: TextIO | None = None) -> Log:
+    """Log to `stream` (stderr): one JSON object a line, or aligned text when it is a terminal.
+
+    `component` is bound to every line. uvicorn's own loggers are quietened to warnings.
+    """
+    stream = stream or sys.stderr
+    terminal = stream.isatty()
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if terminal:
+        processors.append(structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ))
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=stream, format="%(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.setLevel(logging.WARNING)
+    uvicorn_log.addFilter(_NotOurEndings())
+    log: Log = structlog.get_logger().bind(component=component)
+    return log
+
+
+class _NotOurEndings(logging.Filter):
+    """Drops uvicorn's complaint about responses that we leave unfinished on purpose: closing without the
+    terminating chunk is how a client learns that an answer is not whole."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "returned without completing response" not in record.getMessage()

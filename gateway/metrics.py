@@ -1,0 +1,139 @@
+"""Writes a StatusView as Prometheus text. Pure: a registry of its own for each rendering, no global state.
+
+Rules:
+- A figure that is not known is left out; no sample ever stands for "I do not know".
+- Counters are since the gateway started; their reset is a restart of the gateway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from gateway.state import Phase, Severity
+from gateway.status_view import Figure, FindingRow, StatusView
+
+_OUTCOMES = ("served", "refused", "failed")
+
+
+class _Status(Collector):
+    def __init__(self, view: StatusView) -> None:
+        self._view = view
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the names depend on what is known."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of the view."""
+        yield from _box(self._view)
+        yield from _engine(self._view)
+        if self._view.gateway.state != "absent":
+            yield from _streams(self._view)
+            yield from _seats(self._view)
+
+
+def render(view: StatusView) -> tuple[bytes, str]:
+    """The text and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Status(view))
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _gauge(name: str, help: str, value: float | Figure | None) -> Iterator[Metric]:
+    number = value.value if isinstance(value, Figure) else value
+    if number is not None:
+        yield GaugeMetricFamily(name, help, value=number)
+
+
+def _one_of(name: str, help: str, label: str, words: list[str], now: str) -> Metric:
+    family = GaugeMetricFamily(name, help, labels=[label])
+    for word in words:
+        family.add_metric([word], float(word == now))
+    return family
+
+
+def _box(view: StatusView) -> Iterator[Metric]:
+    info = GaugeMetricFamily("moe_build_info", "1; the version is in the label.", labels=["version"])
+    info.add_metric([view.version], 1.0)
+    yield info
+    yield from _gauge("moe_uptime_seconds", "Time since the daemon started.", view.uptime)
+    yield _one_of(
+        "moe_verdict", "1 for how the box is: ok, warn or bad.", "tone", ["ok", "warn", "bad"], view.verdict.tone
+    )
+    yield _one_of(
+        "moe_gateway_state",
+        "1 for the state of the gateway.",
+        "state",
+        ["serving", "draining", "absent"],
+        view.gateway.state,
+    )
+    yield CounterMetricFamily(
+        "moe_gateway_restarts_total", "Restarts of the gateway by the daemon.", value=view.gateway.restarts
+    )
+    severities = Counter(row.severity for row in _flat(view.findings))
+    findings = GaugeMetricFamily("moe_findings", "Findings, folded ones too.", labels=["severity"])
+    for severity in Severity:
+        findings.add_metric([str(severity)], severities[severity])
+    yield findings
+
+
+def _flat(rows: tuple[FindingRow, ...]) -> Iterator[FindingRow]:
+    for row in rows:
+        yield row
+        yield from _flat(row.folded)
+
+
+def _engine(view: StatusView) -> Iterator[Metric]:
+    engine = view.engine
+    yield _one_of("moe_engine_phase", "1 for the engine's phase.", "phase", [str(p) for p in Phase], engine.phase)
+    yield CounterMetricFamily("moe_engine_restarts_total", "Starts after a crash.", value=engine.restarts)
+    yield from _gauge("moe_engine_start_progress_ratio", "How far this step of a start is, 0 to 1.", engine.progress)
+    yield from _gauge("moe_engine_uptime_seconds", "Time since the engine became ready.", engine.uptime)
+    yield from _gauge("moe_engine_retry_seconds", "Time until the engine is started again.", engine.retry_in)
+    yield from _gauge("moe_engine_context_tokens", "Longest context, tokens.", engine.context_tokens)
+    yield from _gauge("moe_engine_floor_tokens_per_second", "Pace promised to one stream.", engine.floor)
+    yield from _gauge("moe_engine_warm_tokens_per_second", "Pace measured by the warm-up.", engine.warm_pace)
+    yield from _gauge("moe_engine_demo", "1 for a demo model.", float(engine.demo_label is not None))
+
+
+def _streams(view: StatusView) -> Iterator[Metric]:
+    lanes, numbers = view.lanes, view.numbers
+    yield from _gauge("moe_streams_running", "Streams that hold a ticket.", lanes.busy)
+    yield from _gauge("moe_streams_max", "Streams that may run at once.", lanes.streams_max)
+    below = sum(lane.below_floor for lane in lanes.rows)
+    yield from _gauge("moe_streams_below_floor", "Streams slower than the floor; paces are estimates.", below)
+    yield from _gauge("moe_queue_depth", "Requests in line.", view.queue.depth)
+    yield from _gauge("moe_queue_max", "Requests that may wait.", view.queue.max)
+    yield from _gauge("moe_stream_hold_seconds", "Mean time of a stream.", numbers.mean_hold)
+    yield from _gauge("moe_body_bytes", "Bytes of request bodies held now.", numbers.body_bytes)
+    yield from _gauge("moe_body_budget_bytes", "Bytes of request bodies that may be held.", numbers.body_budget_bytes)
+    for row in view.files:
+        name, help = f"moe_{row.kind}_file_broken", f"1 while the file of {row.kind} on disk cannot be used."
+        yield from _gauge(name, help, float(row.state == "broken"))
+    outcomes = CounterMetricFamily("moe_outcomes_total", "Requests of everybody, known or not.", labels=["outcome"])
+    for outcome in (*_OUTCOMES, "left"):
+        figure: Figure = getattr(numbers, outcome)
+        outcomes.add_metric([outcome], figure.value or 0.0)
+    yield outcomes
+    yield from _gauge("moe_gateway_start_time_seconds", "When the gateway started, epoch.", view.gateway.started_s)
+
+
+def _seats(view: StatusView) -> Iterator[Metric]:
+    requests = CounterMetricFamily("moe_requests_total", "Requests of each seat.", labels=["seat", "outcome"])
+    tokens = CounterMetricFamily("moe_tokens_out_total", "Output tokens of each seat.", labels=["seat"])
+    running = GaugeMetricFamily("moe_seat_streams_running", "Streams of each seat.", labels=["seat"])
+    waiting = GaugeMetricFamily("moe_seat_queue_depth", "Requests of each seat in line.", labels=["seat"])
+    for seat in view.seats:
+        for outcome in _OUTCOMES:
+            figure: Figure = getattr(seat, outcome)
+            requests.add_metric([seat.name, outcome], figure.value or 0.0)
+        tokens.add_metric([seat.name], seat.tokens_out.value or 0.0)
+        running.add_metric([seat.name], seat.running)
+        waiting.add_metric([seat.name], seat.waiting)
+    yield from (requests, tokens, running, waiting)

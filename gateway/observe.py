@@ -1,0 +1,104 @@
+"""Takes the gateway's snapshot from the live core. Reads only; touches the clocks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+from gateway.core import Core
+from gateway.keyfile import HeldFile
+from gateway.seats import AdminBook, SeatBook
+from gateway.snapshot import FileView, GatewaySnapshot, SeatView, StreamView, WaitingView
+
+
+def snapshot(core: Core) -> GatewaySnapshot:
+    """Everything the page shows of this process, now."""
+    now_s = core.limiter.loop.time()
+    policy = core.limiter.policy
+    admission = policy.view()
+    by_ticket = {exchange.place.id: exchange for exchange in core.live if exchange.place is not None}
+    running = []
+    for id, seat, since_s in admission.running:
+        exchange = by_ticket.get(id)
+        if exchange is None:
+            continue
+        meter = exchange.meter
+        running.append(
+            StreamView(
+                request_id=exchange.outcome.request_id,
+                seat=seat,
+                route=exchange.outcome.route,
+                step=exchange.step,
+                age_s=now_s - since_s,
+                tokens=meter.tokens if meter else 0,
+                tok_per_s=meter.tok_per_s if meter else None,
+                estimated=meter.estimated if meter else True,
+            )
+        )
+    waiting = tuple(
+        WaitingView(
+            request_id=by_ticket[id].outcome.request_id if id in by_ticket else "",
+            seat=seat,
+            position=position,
+            waited_s=now_s - arrived_s,
+            predicted_s=policy.predicted_wait_s(position),
+        )
+        for position, (id, seat, arrived_s) in enumerate(admission.waiting, start=1)
+    )
+    return GatewaySnapshot(
+        at_s=time.time(),
+        started_s=core.started_s,
+        pid=os.getpid(),
+        draining=core.draining,
+        closed=str(admission.closed) if admission.closed else None,
+        streams_max=admission.limits.streams,
+        running=tuple(running),
+        waiting=waiting,
+        queue_max=admission.limits.queue_max,
+        queue_deadline_s=admission.limits.queue_deadline_s,
+        mean_hold_s=admission.mean_hold_s if admission.measured_holds else None,
+        body_bytes=core.bodies.used_bytes,
+        body_budget_bytes=core.bodies.total_bytes,
+        seats=_seats(core, Counter(s for _, s, _ in admission.running), Counter(s for _, s, _ in admission.waiting)),
+        files=(_file(core.seats, core.seats.value), _file(core.admins, core.admins.value)),
+        outcomes=dict(sum_by_word(core.outcomes)),
+    )
+
+
+def sum_by_word(outcomes: Counter[tuple[str, str]]) -> Counter[str]:
+    """Outcomes of all seats together."""
+    total: Counter[str] = Counter()
+    for (_, word), count in outcomes.items():
+        total[word] += count
+    return total
+
+
+def _seats(core: Core, running: Counter[str], waiting: Counter[str]) -> tuple[SeatView, ...]:
+    now_s = time.time()
+    outcomes = core.outcomes
+    rows = []
+    for name, account in core.seats.value.accounts.items():
+        failed = sum(outcomes[name, word] for word in ("engine_lost", "engine_error", "ended", "failed"))
+        rows.append(
+            SeatView(
+                name=name,
+                state=str(account.state(now_s)),
+                max_streams=account.max_streams,
+                running=running[name],
+                waiting=waiting[name],
+                served=outcomes[name, "ok"],
+                refused=outcomes[name, "refused"],
+                failed=failed,
+                tokens_out=core.tokens_out[name],
+            )
+        )
+    return tuple(rows)
+
+
+def _file(held: HeldFile[SeatBook] | HeldFile[AdminBook], book: SeatBook | AdminBook) -> FileView:
+    return FileView(
+        path=str(held.path),
+        error=held.broken.error if held.broken else None,
+        missing=book.file_missing,
+    )

@@ -1,0 +1,178 @@
+"""Every refusal and failure a client can be told, as a value with the sentence that people read. Pure.
+
+A dialect turns a `Problem` into its own shape. The message is shown by most agents, so it says what is
+the matter, in which numbers, and what to do. `retry_after_s` becomes the Retry-After header; `heals` False
+becomes `x-should-retry: false`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from gateway.admission_types import RETRY_MIN_S, Reason, Rejected
+from gateway.state import EngineState, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong with one request.
+
+    `status`: HTTP status (used when no response was started). `code`: stable word for programs; `param`: the
+    field of the request at fault. `reason`: the word for `x-moe-reject-reason`, when admission refused.
+    """
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: int | None = None
+    heals: bool = True
+    reason: Reason | None = None
+    position: int | None = None
+    depth: int | None = None
+
+
+def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> Problem:
+    """400: the request itself is wrong; sending it again will not help."""
+    return Problem(400, code, message, param=param, heals=False)
+
+
+def denied(status: int, code: str, message: str) -> Problem:
+    """401 or 403: no key, an unknown key, or a seat that may not use the box."""
+    return Problem(status, code, message, heals=False)
+
+
+def unknown_path(path: str) -> Problem:
+    """404: the gateway serves a fixed list of paths."""
+    return Problem(404, "unknown_path", f"This box does not serve {path!r}.", heals=False)
+
+
+def unknown_model(model: str, models: tuple[str, ...]) -> Problem:
+    """404: the model that was asked for is not the one that runs here."""
+    served = ", ".join(models) or "none yet"
+    message = f"The model {model!r} is not served here. Served: {served}."
+    return Problem(404, "model_not_found", message, param="model", heals=False)
+
+
+def body_too_large(limit_bytes: int) -> Problem:
+    """413: the body is above `body_max_bytes`."""
+    message = f"The request body is larger than {limit_bytes // (1024 * 1024)} MiB, the limit of this box."
+    return Problem(413, "body_too_large", message, heals=False)
+
+
+def body_too_slow(limit_s: float) -> Problem:
+    """408: the body did not arrive in time."""
+    return Problem(408, "body_timeout", f"The request body did not arrive within {limit_s:g} s.")
+
+
+def bodies_full(retry_after_s: int = RETRY_MIN_S) -> Problem:
+    """503: the gateway holds as many request bodies as it may."""
+    message = f"The box is holding too many large requests at once; retry in {retry_after_s} s."
+    return Problem(503, "bodies_full", message, retry_after_s=retry_after_s)
+
+
+def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
+    """503: the engine loads, restarts or was stopped; says which and for how long. `now_s` is wall-clock."""
+    step = f" ({engine.step})" if engine.step else ""
+    cause = f" The last start ended: {engine.cause.title}." if engine.cause else ""
+    retry_after_s = RETRY_MIN_S
+    match engine.phase:
+        case Phase.PREPARING | Phase.STARTING | Phase.WARMING:
+            state = f"The engine is {engine.phase}{step}."
+        case Phase.BACKOFF:
+            wait_s = max(0.0, (engine.retry_at_s or now_s) - now_s)
+            retry_after_s = min(59, max(RETRY_MIN_S, int(wait_s) + 5))
+            state = "The engine ended and will be started again."
+        case Phase.FAILED | Phase.REFUSED:
+            retry_after_s = 59
+            state = f"The engine does not run ({engine.phase}); the operator of this box must act."
+        case _:
+            state = "The engine is not running."
+    message = f"{state}{cause} Retry in {retry_after_s} s."
+    return Problem(503, "engine_not_ready", message, retry_after_s=retry_after_s, reason=Reason.ENGINE_NOT_READY)
+
+
+def engine_lost(detail: str) -> Problem:
+    """502 before the answer began, an error event afterwards: the engine went away in the middle."""
+    message = f"The engine stopped in the middle of this request ({detail}). Nothing is lost but this answer: retry."
+    return Problem(502, "engine_lost", message, retry_after_s=RETRY_MIN_S)
+
+
+def engine_said(status: int, body: bytes) -> Problem:
+    """What the engine answered instead of a stream, when the 200 is out already. 4xx is the client's to mend."""
+    try:
+        said = orjson.loads(body)["error"]["message"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        said = ""
+    message = said if isinstance(said, str) and said else f"The engine refused the request with status {status}."
+    return Problem(status, "engine_refused", message, heals=status >= 500)
+
+
+def engine_refused_key() -> Problem:
+    """502: the engine does not take the gateway's own key."""
+    return Problem(502, "engine_key", "The engine refused the gateway's own key; tell the operator of this box.")
+
+
+def ended(reason: Reason, limits_s: float) -> Problem:
+    """The gateway ends a running stream; `limits_s` is the limit that was reached, seconds."""
+    match reason:
+        case Reason.MAX_STREAM:
+            message = f"This answer ran for {limits_s:g} s, the limit of this box (max_stream_s), and was ended."
+            return Problem(504, "max_stream", message, heals=False, reason=reason)
+        case Reason.SEAT_GONE:
+            message = "Your seat was disabled or removed while this answer was running; it was ended."
+            return Problem(403, "seat_gone", message, heals=False, reason=reason)
+        case _:
+            message = f"The box is being stopped or restarted and this answer was ended; retry in {RETRY_MIN_S} s."
+            return Problem(503, "draining", message, retry_after_s=RETRY_MIN_S, reason=reason)
+
+
+def refused(rejected: Rejected, streams: int) -> Problem:
+    """429 or 503 from admission, with the place in line and the time to come back."""
+    retry = rejected.retry_after_s
+    place = f"you would be {ordinal(rejected.position)} in line" if rejected.position else "nobody waits"
+    busy = f"All {streams} streams are busy and {place}"
+    code = str(rejected.reason)
+    match rejected.reason:
+        case Reason.QUEUE_FULL | Reason.QUEUE_BYTES:
+            status, message = (
+                429,
+                f"{busy}, but the line is full ({rejected.depth} wait). Retry in {retry} s.",
+            )
+        case Reason.SEAT_QUEUE_FULL:
+            status = 429
+            message = f"{busy}, but your seat has as many requests waiting as it may. Retry in {retry} s."
+        case Reason.PREDICTED_WAIT:
+            status, message = (
+                429,
+                f"{busy}; that would take longer than the box lets anyone wait. Retry in {retry} s.",
+            )
+        case Reason.DEADLINE:
+            status, message = (
+                429,
+                f"No stream came free in time; {rejected.depth} still wait. Retry in {retry} s.",
+            )
+        case Reason.SEAT_GONE:
+            status, message = 403, "Your seat was disabled or removed; ask the operator of this box."
+        case Reason.DRAINING:
+            status, message = 503, f"The box is being stopped or restarted. Retry in {retry} s."
+        case _:
+            status, message = 503, f"The engine is not running at the moment. Retry in {retry} s."
+    return Problem(
+        status,
+        code,
+        message,
+        retry_after_s=retry or None,
+        heals=retry > 0,
+        reason=rejected.reason,
+        position=rejected.position,
+        depth=rejected.depth,
+    )
+
+
+def ordinal(n: int) -> str:
+    """1 -> 1st, 2 -> 2nd, 11 -> 11th."""
+    suffix = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{suffix}"

@@ -1,0 +1,154 @@
+"""uvicorn's HTTP/1.1 protocol, hardened for a socket that strangers reach. Touches the connection.
+
+What uvicorn does not do, and why each is here:
+1. Heads are bounded (64 KiB, 10 s): httptools joins header pieces in quadratic time, before any key was seen.
+2. `Upgrade:` is hidden from the parser: it would take the body that follows for another protocol, or for a
+   second request.
+3. Pipelined requests are not read: uvicorn stops reading to queue them and then no longer notices that the
+   client is gone. The first is answered and the connection closed; clients send the second again.
+4. What a client goes on sending after it was answered is thrown away, for 30 s at most.
+5. A connection can be cut: `scope["moe.abort"]()`. An ordinary close waits for a client that reads nothing.
+6. Vanished and stalled clients: TCP_USER_TIMEOUT and a small send buffer on each accepted socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_MAX_BYTES = 64 * 1024
+HEAD_TIMEOUT_S = 10.0
+DISCARD_TIMEOUT_S = 30.0
+SEND_BUFFER_BYTES = 256 * 1024
+"""Linux would grow it to 4 MB, minutes of a stream, before a stalled client is noticed. Source: measured."""
+
+_UPGRADE = re.compile(rb"(?im)^upgrade(?=[ \t]*:)")
+_TOO_LARGE = b"\r\n".join(
+    (
+        b"HTTP/1.1 431 Request Header Fields Too Large",
+        b"content-length: 0",
+        b"connection: close",
+        b"x-should-retry: false",
+        b"",
+        b"",
+    )
+)
+
+
+def hardened(stall_s: float) -> type[HttpToolsProtocol]:
+    """The protocol class for uvicorn. `stall_s`: a client that acknowledges nothing for so long is cut by the
+    kernel; 0 disables."""
+
+    class Hardened(_Hardened):
+        user_timeout_ms = int(stall_s * 1000)
+
+    return Hardened
+
+
+class _Hardened(HttpToolsProtocol):
+    user_timeout_ms = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head = b""
+        self._in_head = True
+        self._skip = False
+        sock = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.user_timeout_ms)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_TIMEOUT_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            data = self._whole_head(data)
+            if not data:
+                return
+        elif self._answering():  # 3
+            self.cycle.keep_alive = False
+            return
+        super().data_received(data)
+
+    def _whole_head(self, data: bytes) -> bytes:
+        """The head and what follows it, once it is whole and within bounds (1, 2)."""
+        if not self._head and self._timer is None:
+            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
+        self._unset_keepalive_if_required()
+        self._head += data
+        end = self._head.find(b"\r\n\r\n")
+        if end > HEAD_MAX_BYTES or (end < 0 and len(self._head) > HEAD_MAX_BYTES):
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+            self._head = b""
+            return b""
+        if end < 0:
+            return b""
+        self._stop_timer()
+        whole, self._head = self._head, b""
+        self._in_head = False
+        head = whole[:end]
+        return _UPGRADE.sub(b"x-pgrade", head) + whole[end:] if b"pgrade" in head.lower() else whole
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    # Parser callbacks
+
+    def on_message_begin(self) -> None:
+        if self._answering():  # 3: a second request in the same piece of data
+            self._skip = True
+            self.cycle.keep_alive = False
+            return
+        self._skip = False
+        super().on_message_begin()
+        self.scope["moe.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+
+    def on_url(self, url: bytes) -> None:
+        if not self._skip:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._skip:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if not self._skip:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._skip:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._skip:
+            return
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self._next_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self.cycle.more_body:  # 4
+            self._timer = self.loop.call_later(DISCARD_TIMEOUT_S, self.transport.abort)
+        else:
+            self._next_request()
+
+    def _next_request(self) -> None:
+        self._stop_timer()
+        self._in_head = True
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,170 @@
+"""What is served where: inference as bare ASGI, the rest through Starlette; everything else is 404.
+
+Touches the ASGI channels. This is one of the two outermost shells: what nobody expected is caught here, logged
+with its request id, and answered with 500.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import asdict
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gateway import problem as problems
+from gateway.admission_types import Reason
+from gateway.bodies import Receive
+from gateway.core import Core
+from gateway.dialects import Dialect
+from gateway.dialects.openai import CHAT, COMPLETIONS
+from gateway.exchange import Exchange
+from gateway.keyfile import HeldFile
+from gateway.metrics import render as render_metrics
+from gateway.observe import snapshot
+from gateway.problem import Problem
+from gateway.responses import Scope, Send, problem_headers, respond
+from gateway.seats import Denied
+from gateway.status import view
+
+DIALECTS: dict[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, COMPLETIONS)}
+
+
+class Application:
+    """The ASGI app of the public socket."""
+
+    def __init__(self, core: Core, admin: list[BaseRoute]) -> None:
+        self._core = core
+        self._rest = Starlette(routes=[*_routes(core), *admin], exception_handlers={HTTPException: _http_error})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        dialect = DIALECTS.get(scope["path"])
+        if dialect is None:
+            await self._rest(scope, receive, send)
+        elif scope["method"] != "POST":
+            problem = Problem(405, "method_not_allowed", f"Use POST on {scope['path']}.", heals=False)
+            await respond(send, 405, CHAT.error(problem), [(b"allow", b"POST"), *problem_headers(problem)])
+        else:
+            await self._infer(dialect, scope, receive, send)
+
+    async def _infer(self, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
+        core = self._core
+        exchange = Exchange(core, dialect, scope, receive, send)
+        try:
+            await exchange.run()
+        except Exception as error:
+            core.log.error("request.failed", request_id=exchange.outcome.request_id, exc_info=error)
+            if not exchange.started and not exchange.outcome.status:
+                problem = Problem(500, "internal_error", "The gateway failed on this request; it was logged.")
+                await respond(send, 500, dialect.error(problem), problem_headers(problem))
+        finally:
+            fields = {key: value for key, value in asdict(exchange.outcome).items() if value not in (None, "")}
+            core.log.info("request.done", **fields)
+
+
+def _routes(core: Core) -> list[BaseRoute]:
+    async def models(request: Request) -> Response:
+        found = core.seats.value.authenticate(request.scope["headers"], core.now())
+        if isinstance(found, Denied):
+            return _problem(problems.denied(found.status, found.reason, found.message))
+        engine = core.engine_state
+        rows = [
+            {"id": id, "object": "model", "created": int(engine.since_s), "owned_by": "moe-appliance"}
+            | ({"max_model_len": engine.context_tokens} if engine.context_tokens else {})
+            for id in engine.models
+        ]
+        return JSONResponse({"object": "list", "data": rows})
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "engine": str(core.engine_state.phase)})
+
+    async def ready(request: Request) -> Response:
+        if core.ready:
+            return JSONResponse({"status": "ready"})
+        if core.draining:
+            return _problem(problems.ended(Reason.DRAINING, 0))
+        return _problem(problems.engine_not_ready(core.engine_state, core.now()))
+
+    async def metrics(request: Request) -> Response:
+        if core.settings.public_url or not _from_loopback(request, core.settings.trusted_proxies):
+            found = core.admins.value.authenticate(request.scope["headers"], core.now())
+            if isinstance(found, Denied):
+                return _problem(problems.denied(found.status, found.reason, found.message))
+        body, content_type = render_metrics(view(core.box, snapshot(core), core.now()))
+        return Response(body, media_type=content_type)
+
+    return [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/health", health, methods=["GET"]),
+        Route("/ready", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+def control_app(core: Core) -> Starlette:
+    """The app of the gateway's own Unix socket: liveness, status, drain, reload. Peers were checked."""
+
+    async def live(request: Request) -> Response:
+        return Response(b"ok")
+
+    async def get_snapshot(request: Request) -> Response:
+        return Response(snapshot(core).model_dump_json(), media_type="application/json")
+
+    async def status(request: Request) -> Response:
+        return Response(view(core.box, snapshot(core), core.now()).model_dump_json(), media_type="application/json")
+
+    async def drain(request: Request) -> Response:
+        core.drain()
+        return JSONResponse({"draining": True, "live": len(core.live)})
+
+    async def reload(request: Request) -> Response:
+        core.look_at_files(force=True)
+        files: tuple[HeldFile[Any], ...] = (core.seats, core.admins)
+        errors = [held.broken.error for held in files if held.broken is not None]
+        if errors:
+            return JSONResponse({"reloaded": False, "errors": errors}, status_code=422)
+        return JSONResponse({"reloaded": True, "seats": len(core.seats.value.accounts)})
+
+    return Starlette(
+        routes=[
+            Route("/live", live),
+            Route("/snapshot", get_snapshot),
+            Route("/status", status),
+            Route("/drain", drain, methods=["POST"]),
+            Route("/reload", reload, methods=["POST"]),
+        ]
+    )
+
+
+def _problem(problem: Problem) -> Response:
+    headers = {name.decode(): value.decode() for name, value in problem_headers(problem)}
+    return Response(CHAT.error(problem), problem.status, headers, "application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _problem(problems.unknown_path(request.url.path))
+    problem = Problem(error.status_code, "http_error", str(error.detail), heals=False)
+    return Response(CHAT.error(problem), error.status_code, error.headers, "application/json")
+
+
+def _from_loopback(request: Request, trusted: tuple[str, ...]) -> bool:
+    """Whether the request comes from this machine: the peer, or behind a trusted proxy the address it names
+    last. A proxy that is not trusted, or that names nobody, is taken for the outside."""
+    peer = request.client.host if request.client else ""
+    if peer in trusted:
+        named = request.headers.get("x-forwarded-for", "").split(",")[-1].strip()
+        peer = named
+    elif "x-forwarded-for" in request.headers:
+        return False
+    try:
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return False

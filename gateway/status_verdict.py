@@ -1,0 +1,145 @@
+"""One sentence about the box, with its cause and the command to type. Pure.
+
+The first rule that applies decides; the code carries the same numbers.
+ 1. The daemon is ending.
+ 2. The gateway does not answer.
+ 3. The gateway drains.
+ 4. The engine was refused by a check.
+ 5. The engine failed for good: the same cause so many times in a row.
+ 6. The engine ended and will be started again by itself.
+ 7. The engine is off because somebody stopped it, or nothing is known of it yet.
+ 8. The engine is being stopped.
+ 9. The engine is on its way up.
+10. The engine is ready but admission is closed.
+11. All streams busy, the queue full: the next request is refused.
+12. All streams busy, somebody waits.
+13. All streams busy, nobody waits.
+14. Streams are free and yet somebody waits: a seat at its own bound.
+15. Streams are free, nobody waits.
+Then, for 11 to 15 only:
+16. A finding that fails or warns is named and makes the tone warn; the rule's number stays.
+"""
+
+from __future__ import annotations
+
+from gateway.snapshot import GatewaySnapshot
+from gateway.state import BoxState, EngineState, Phase, Severity
+from gateway.status_view import FindingRow, QueueView, Tone, Verdict, percent, seconds
+
+SAME_CAUSE_LIMIT = 3
+"""How often an engine ends for one cause before it is FAILED. Source: appliance/engine/lifecycle.py; a test
+compares them."""
+RESTART = "moe-appliance restart"
+LOOK = "journalctl -u moe-appliance -n 50"
+
+_ON_ITS_WAY = {
+    Phase.PREPARING: "being prepared",
+    Phase.STARTING: "starting up",
+    Phase.WARMING: "being tried out",
+}
+_ARTICLES = frozenset({"A", "An", "Another", "No", "The", "This", "Too"})
+
+
+def verdict(
+    box: BoxState, gateway: GatewaySnapshot | None, queue: QueueView, findings: tuple[FindingRow, ...], now_s: float
+) -> Verdict:
+    """How the box is at `now_s`."""
+    if box.stopping:  # 1
+        return Verdict(rule=1, tone=Tone.WARN, text=f"Stopping: the daemon ends; {_still(gateway)}.")
+    if gateway is None:  # 2
+        return _absent(box)
+    if gateway.draining:  # 3
+        text = f"Draining: new requests are refused; {_still(gateway)}."
+        return Verdict(rule=3, tone=Tone.WARN, text=text)
+    if box.engine.phase is not Phase.READY:
+        return _not_ready(box, findings, now_s)
+    if gateway.closed is not None:  # 10
+        why = gateway.closed.replace("_", " ")
+        return Verdict(rule=10, tone=Tone.WARN, text=f"Not serving: the engine is ready, admission is closed ({why}).")
+    return _with_findings(_serving(gateway, queue), findings)
+
+
+def _absent(box: BoxState) -> Verdict:
+    told = f" ({box.gateway.last_exit})" if box.gateway.last_exit else ""
+    text = f"Not serving: the gateway does not answer{told}; the daemon starts it again by itself. To see why:"
+    return Verdict(rule=2, tone=Tone.BAD, text=text, command=LOOK)
+
+
+def _not_ready(box: BoxState, findings: tuple[FindingRow, ...], now_s: float) -> Verdict:
+    engine = box.engine
+    match engine.phase:
+        case Phase.REFUSED:  # 4
+            text = f"Not serving: {_refusal(engine, findings)}. Mend it, then:"
+            return Verdict(rule=4, tone=Tone.BAD, text=text, command=RESTART)
+        case Phase.FAILED:  # 5
+            times = f"the engine failed {SAME_CAUSE_LIMIT} times with the same cause"
+            text = f"Not serving: {times}: {_cause(engine)}. Mend it, then:"
+            return Verdict(rule=5, tone=Tone.BAD, text=text, command=RESTART)
+        case Phase.BACKOFF:  # 6
+            wait = f"in {seconds(engine.retry_at_s - now_s)}" if engine.retry_at_s is not None else "soon"
+            text = f"Not serving: the engine ended: {_cause(engine)}; it starts again {wait}. To start it now:"
+            return Verdict(rule=6, tone=Tone.BAD, text=text, command=RESTART)
+        case Phase.OFF if box.revision == 0:  # 7
+            return Verdict(rule=7, tone=Tone.WARN, text="Starting: nothing was heard of the engine yet.")
+        case Phase.OFF:  # 7
+            return Verdict(rule=7, tone=Tone.WARN, text="Not serving: the engine is off. To start it:", command=RESTART)
+        case Phase.STOPPING:  # 8
+            why = f": {_cause(engine)}" if engine.cause is not None else ""
+            return Verdict(rule=8, tone=Tone.WARN, text=f"Not serving: the engine is being stopped{why}.")
+        case _:  # 9
+            step = engine.step or _ON_ITS_WAY.get(engine.phase, "starting up")
+            done = f" ({percent(engine.progress)})" if engine.progress is not None else ""
+            return Verdict(rule=9, tone=Tone.WARN, text=f"Starting: the engine is {step}{done}.")
+
+
+def _serving(gateway: GatewaySnapshot, queue: QueueView) -> Verdict:
+    busy, most, depth = len(gateway.running), gateway.streams_max, queue.depth
+    streams = f"{busy} of {most} streams busy"
+    wait = f"{depth} {'waits' if depth == 1 else 'wait'}"
+    if busy >= most and depth >= gateway.queue_max:  # 11
+        room = f"{depth} of {gateway.queue_max} wait" if gateway.queue_max else "nobody may wait"
+        return Verdict(rule=11, tone=Tone.WARN, text=f"Full: {streams}, {room}; the next request is refused.")
+    if busy >= most and depth:  # 12
+        free = f"; the next ticket is free in {queue.next_free}" if queue.next_free.value is not None else ""
+        return Verdict(rule=12, tone=Tone.OK, text=f"Full: {streams}, {wait}{free}.")
+    if busy >= most:  # 13
+        return Verdict(rule=13, tone=Tone.OK, text=f"Full: {streams}, nobody waits.")
+    if depth:  # 14
+        own = "its seat has" if depth == 1 else "their seats have"
+        return Verdict(rule=14, tone=Tone.OK, text=f"Serving: {streams}, {wait} because {own} no stream left.")
+    return Verdict(rule=15, tone=Tone.OK, text=f"Serving: {streams}, nobody waits.")  # 15
+
+
+def _with_findings(serving: Verdict, findings: tuple[FindingRow, ...]) -> Verdict:
+    """16."""
+    grave = [row for row in findings if row.severity is not Severity.INFO]
+    if not grave:
+        return serving
+    more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
+    text = f"{serving.text} But: {_inline(grave[0].title)}{more}. To mend it:"
+    return serving.model_copy(update={"tone": Tone.WARN, "text": text, "command": grave[0].remedy})
+
+
+def _refusal(engine: EngineState, findings: tuple[FindingRow, ...]) -> str:
+    fails = [row for row in findings if row.severity is Severity.FAIL]
+    if len(fails) > 1:
+        return f"{len(fails)} checks failed, the first: {_inline(fails[0].title)}"
+    return _inline(fails[0].title) if fails else _cause(engine)
+
+
+def _cause(engine: EngineState) -> str:
+    return _inline(engine.cause.title) if engine.cause is not None else "the cause is not known"
+
+
+def _inline(title: str) -> str:
+    """A title inside a sentence: no full stop, a small first letter where it is an article."""
+    text = " ".join(title.split()).rstrip(".")
+    first = text.split(" ", 1)[0]
+    return text[0].lower() + text[1:] if first in _ARTICLES else text
+
+
+def _still(gateway: GatewaySnapshot | None) -> str:
+    running = len(gateway.running) if gateway else 0
+    if gateway is None:
+        return "the gateway does not answer any more"
+    return f"{running} {'stream still runs' if running == 1 else 'streams still run'}" if running else "no stream runs"

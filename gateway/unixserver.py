@@ -1,0 +1,121 @@
+"""Serves an ASGI app on a Unix socket to the same user, root, and members of the socket's group.
+
+Touches the file system (the socket), the user database and uvicorn.
+
+Rules:
+- The socket is 0660 from the moment it exists; who connects is checked again by peer credentials.
+- A stale socket is removed; the caller holds the folder's lock, so nobody else can be listening on it.
+- uvicorn's signal handlers are not installed: signals belong to whoever composes the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.errors import ConfigError
+
+PATH_MAX_BYTES = 107
+"""Source: unix(7), sun_path is 108 bytes with its terminating zero."""
+
+_UCRED = struct.Struct("3i")
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(path: Path) -> socket.socket:
+    """A listening Unix socket at `path`, 0660. Raises ConfigError when the path is too long or not ours."""
+    if len(os.fsencode(path)) > PATH_MAX_BYTES:
+        raise ConfigError(
+            f"the socket path {path} is longer than {PATH_MAX_BYTES} bytes",
+            "set a shorter runtime_dir, for instance runtime_dir = '/run/moe-appliance'",
+        )
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old_mask = os.umask(0o117)
+    try:
+        path.unlink(missing_ok=True)
+        sock.bind(str(path))
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"cannot make the socket {path}: {error.strerror}", f"check who owns {path.parent}"
+        ) from error
+    finally:
+        os.umask(old_mask)
+    sock.listen(128)
+    sock.setblocking(False)
+    return sock
+
+
+def may_connect(uid: int, gid: int, socket_gid: int) -> bool:
+    """True for root, this process's user, and members of the socket's group."""
+    if uid in (0, os.geteuid()) or gid == socket_gid:
+        return True
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return socket_gid in os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def peer_of(sock: Any) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the other end of a connected Unix socket."""
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return pid, uid, gid
+
+
+def _checked(socket_gid: int, refused: Callable[[int, int], None]) -> type[HttpToolsProtocol]:
+    class PeerChecked(HttpToolsProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            pid, uid, gid = peer_of(transport.get_extra_info("socket"))
+            if not may_connect(uid, gid, socket_gid):
+                refused(pid, uid)
+                transport.abort()
+                return
+            super().connection_made(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if hasattr(self, "transport") and self.transport is not None:
+                super().connection_lost(exc)
+
+    return PeerChecked
+
+
+def _group_of(sock: socket.socket) -> int:
+    return Path(sock.getsockname()).stat().st_gid
+
+
+async def serve(app: Any, sock: socket.socket, refused: Callable[[int, int], None]) -> None:
+    """Serve until cancelled; `refused(pid, uid)` is told of each connection that was turned away.
+
+    The socket file is left behind: removing it could remove that of a successor.
+    """
+    config = uvicorn.Config(
+        app,
+        http=_checked(_group_of(sock), refused),
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    try:
+        await Server(config).serve(sockets=[sock])
+    finally:
+        sock.close()

@@ -1,0 +1,257 @@
+"""Talks HTTP/1.1 to the engine: one connection per request, on an asyncio protocol and httptools.
+
+Touches the network (the engine's address only). httpx is its oracle in the tests.
+
+Rules:
+- Body bytes go through the reply's tap the moment they arrive, so that figures and the end of the reply do
+  not depend on how fast the client reads.
+- `on_end` is called synchronously when the engine has ended the reply or the connection is gone: that is
+  when the ticket comes back.
+- Closing is `abort()`: synchronous, idempotent, and the engine sees it at once.
+- One connection per request: a kept-alive one may be closed by the engine just as a request is written, and
+  a completion must not be sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from gateway.meter import Tap
+from gateway.problem import Problem, engine_lost
+
+CONNECT_TIMEOUT_S = 5.0
+BUFFER_HIGH_BYTES = 8 * 1024 * 1024
+"""Reply bytes that wait for a slow client before the engine is no longer read."""
+BUFFER_LOW_BYTES = 2 * 1024 * 1024
+
+
+class EngineError(Exception):
+    """The reply cannot go on; `problem` is what the client is told."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """Where the engine listens. `base_path` is put in front of request paths."""
+
+    host: str
+    port: int
+    tls: bool
+    base_path: str
+
+    @classmethod
+    def parse(cls, url: str) -> EngineAddress:
+        """From `http://host:port[/path]`; raises ValueError when it is none."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not an http URL: {url!r}")
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+
+class EngineReply(asyncio.Protocol):
+    """One request to the engine and its reply.
+
+    Until the headers are there `status` is 0. `make_tap(status, content_type)` is called once they are.
+    """
+
+    def __init__(
+        self, request: bytes, make_tap: Callable[[int, str], Tap], on_end: Callable[[], None], now: Callable[[], float]
+    ) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.tap: Tap | None = None
+        self.last_byte_s = now()
+        self._request = request
+        self._make_tap = make_tap
+        self._on_end = on_end
+        self._now = now
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._parts: list[bytes] = []
+        self._buffer: deque[bytes] = deque()
+        self._buffered = 0
+        self._paused = False
+        self._complete = False
+        self._ended = False
+        self._problem: Problem | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # The reader's side
+
+    async def wait_headers(self, timeout_s: float | None) -> bool:
+        """True once the status is known, False after `timeout_s`. Raises EngineError when it will never be."""
+        if not self.status and self._problem is None:
+            await self._wait(timeout_s)
+        if not self.status and self._problem is not None:
+            raise EngineError(self._problem)
+        return self.status != 0
+
+    async def read(self, timeout_s: float | None = None) -> bytes | None:
+        """All bytes that have arrived; b"" after `timeout_s` without any; None when the reply is over and
+        whole. Raises EngineError, after the last byte, when it is over and not whole."""
+        if not self._buffer and not self._ended:
+            await self._wait(timeout_s)
+        if self._buffer:
+            data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+            self._buffer.clear()
+            self._buffered = 0
+            if self._paused and self._transport is not None:
+                self._paused = False
+                self._transport.resume_reading()
+            return data
+        if not self._ended:
+            return b""
+        if self._problem is not None:
+            raise EngineError(self._problem)
+        return None
+
+    def fail(self, problem: Problem) -> None:
+        """End the reply now: the engine is told by the closed connection, the reader by EngineError."""
+        if not self._ended:
+            self._problem = problem
+            self._end()
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection to the engine at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def ended(self) -> bool:
+        """True when no more bytes will come from the engine."""
+        return self._ended
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        if timeout_s is None:
+            await self._waiter
+        else:
+            await asyncio.wait((self._waiter,), timeout=max(0.0, timeout_s))
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport.write(self._request)
+        self._request = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.last_byte_s = self._now()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.fail(engine_lost(f"it did not answer in HTTP: {error}"))
+            return
+        if self._parts:
+            piece = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts.clear()
+            self._pass(piece)
+        if self._complete and not self._ended:
+            self._finish()
+            self.abort()
+        self._wake()
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._ended:
+            return
+        unframed = self.status and "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        if unframed and exc is None:
+            self._finish()
+        else:
+            self._problem = engine_lost("it closed the connection" if exc is None else str(exc))
+            self._end()
+        self._wake()
+
+    # httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()
+            return
+        self.status = status
+        self.tap = self._make_tap(status, self.headers.get("content-type", ""))
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = self.status != 0
+
+    # The end
+
+    def _pass(self, piece: bytes) -> None:
+        assert self.tap is not None
+        out = self.tap.feed(piece, self.last_byte_s)
+        if out:
+            self._buffer.append(out)
+            self._buffered += len(out)
+            if self._buffered > BUFFER_HIGH_BYTES and not self._paused and self._transport is not None:
+                self._paused = True
+                self._transport.pause_reading()
+
+    def _finish(self) -> None:
+        assert self.tap is not None
+        out = self.tap.finish(self.last_byte_s)
+        if out:
+            self._buffer.append(out)
+        if not self.tap.whole:
+            self._problem = engine_lost("its answer ended without an ending")
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._on_end()
+        self._wake()
+
+
+async def send(
+    address: EngineAddress,
+    path: str,
+    headers: dict[str, str],
+    body: bytes,
+    make_tap: Callable[[int, str], Tap],
+    on_end: Callable[[], None],
+) -> EngineReply:
+    """POST `body` to the engine and return the reply, whose headers have not come yet.
+
+    Raises EngineError when the engine cannot be reached within 5 s.
+    """
+    loop = asyncio.get_running_loop()
+    lines = [f"POST {address.base_path}{path} HTTP/1.1", f"host: {address.host}:{address.port}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    lines += ["content-type: application/json", f"content-length: {len(body)}", "connection: close", "", ""]
+    request = "\r\n".join(lines).encode("latin-1") + body
+    tls = ssl.create_default_context() if address.tls else None
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, reply = await loop.create_connection(
+                lambda: EngineReply(request, make_tap, on_end, loop.time), address.host, address.port, ssl=tls
+            )
+    except (OSError, TimeoutError) as error:
+        detail = "no connection within 5 s" if isinstance(error, TimeoutError) else str(error)
+        raise EngineError(engine_lost(f"it cannot be reached: {detail}")) from error
+    return reply

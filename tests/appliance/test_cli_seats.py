@@ -1,0 +1,176 @@
+"""`moe-appliance seats` and `admins`: what is printed where, and what the running gateway is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from appliance.cli import admins, seats
+from appliance.errors import MoeError, NotRunning
+from gateway.keyfile import load_admins, load_seats
+from gateway.keys import digest_of
+
+KEY_LINE = re.compile(r"moe-[A-Za-z0-9_-]{43}\n")
+
+
+@dataclass
+class Files:
+    seats_file: Path
+    admins_file: Path
+    told: int = 0
+    error: MoeError | None = None
+
+    def notify_reload(self) -> str:
+        self.told += 1
+        if self.error is not None:
+            raise self.error
+        return "The running gateway has taken it."
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path / "seats.toml", tmp_path / "admins.toml")
+
+
+def root(files: Files) -> typer.Typer:
+    app = typer.Typer()
+
+    @app.callback()
+    def _root(ctx: typer.Context) -> None:
+        ctx.obj = files
+
+    app.add_typer(seats.app, name="seats")
+    app.add_typer(admins.app, name="admins")
+    return app
+
+
+def run(files: Files, line: str) -> Result:
+    return CliRunner().invoke(root(files), line.split(), catch_exceptions=False)
+
+
+def test_add_prints_the_key_alone_and_talks_elsewhere(files: Files) -> None:
+    done = run(files, "seats add ana")
+    assert done.exit_code == 0
+    assert KEY_LINE.fullmatch(done.stdout)
+    assert "cannot be shown again" in done.stderr
+    assert "The running gateway has taken it." in done.stderr
+    assert load_seats(files.seats_file).accounts.keys() == {"ana"}
+    assert files.told == 1
+
+
+def test_add_takes_limits(files: Files) -> None:
+    assert run(files, "seats add ana --max-streams 3 --expires 2027-01-31").exit_code == 0
+    assert "max_streams = 3\nexpires = 2027-01-31\n" in files.seats_file.read_text()
+    assert run(files, "seats add ben --expires 2027-01-31T18:00:00").exit_code == 0
+    assert "expires = 2027-01-31T18:00:00Z\n" in files.seats_file.read_text()
+
+
+@pytest.mark.parametrize("options", ["--expires tomorrow", "--max-streams 0", "--expires 2027-13-01"])
+def test_add_refuses_bad_options_and_writes_nothing(files: Files, options: str) -> None:
+    assert run(files, f"seats add ana {options}").exit_code == 2
+    assert not files.seats_file.exists()
+
+
+def test_add_refuses_capitals_with_the_command_that_works(files: Files) -> None:
+    with pytest.raises(MoeError) as caught:
+        run(files, "seats add ANA")
+    assert caught.value.remedy == "moe-appliance seats add ana"
+
+
+def test_add_prints_json_for_programs(files: Files) -> None:
+    done = run(files, "seats add ana --json")
+    shown = json.loads(done.stdout)
+    assert shown["seat"] == "ana"
+    assert digest_of(shown["key"]) in files.seats_file.read_text()
+    assert (shown["reload"], done.stderr) == ("The running gateway has taken it.", "")
+
+
+def test_the_key_is_printed_even_if_the_gateway_cannot_be_told(files: Files) -> None:
+    files.error = NotRunning("no answer", "moe-appliance run")
+    done = run(files, "seats add ana")
+    assert done.exit_code == 0
+    assert KEY_LINE.fullmatch(done.stdout)
+    assert "no answer" in done.stderr
+
+
+def test_rotate_prints_the_new_key_and_when_the_old_one_stops(files: Files) -> None:
+    old = run(files, "seats add ana").stdout
+    done = run(files, "seats rotate ana")
+    assert KEY_LINE.fullmatch(done.stdout)
+    assert done.stdout != old
+    assert re.search(r"The old key works until \d{4}-\d\d-\d\dT", done.stderr)
+    assert "old_key_until" in json.loads(run(files, "seats rotate ana --json").stdout)
+    assert "The old key does not work any more." in run(files, "seats rotate ana --now").stderr
+
+
+def test_list_shows_states_and_no_digest(files: Files) -> None:
+    run(files, "seats add ana --max-streams 3 --expires 2020-01-31")
+    run(files, "seats add ben")
+    run(files, "seats disable ben")
+    run(files, "seats add " + "c" * 32)
+    run(files, "seats rotate " + "c" * 32)
+    shown = run(files, "seats list").stdout
+    rows = [line.split() for line in shown.splitlines()]
+    assert rows[1] == ["ana", "expired", "3", "2020-01-31", "-"]
+    assert rows[2] == ["ben", "disabled", "-", "never", "-"]
+    assert rows[3][:4] == ["c" * 32, "active", "-", "never"]
+    assert not re.search("[0-9a-f]{16}", shown.replace("c" * 32, ""))
+
+
+def test_list_prints_json_for_programs(files: Files) -> None:
+    run(files, "seats add ana --expires 2020-01-31")
+    (row,) = json.loads(run(files, "seats list --json").stdout)["seats"]
+    assert row == {
+        "name": "ana",
+        "state": "expired",
+        "max_streams": None,
+        "expires": "2020-01-31",
+        "old_key_until": None,
+    }
+
+
+def test_an_empty_list_says_how_to_add(files: Files) -> None:
+    done = run(files, "seats list")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "moe-appliance seats add NAME" in done.stderr
+    assert json.loads(run(files, "seats list --json").stdout) == {"seats": []}
+
+
+def test_disable_enable_and_remove_say_what_they_did(files: Files) -> None:
+    run(files, "seats add ana --expires 2020-01-31")
+    assert "Seat ana is disabled." in run(files, "seats disable ana").stderr
+    assert "was disabled already" in run(files, "seats disable ana").stderr
+    enabled = run(files, "seats enable ana").stderr
+    assert "Seat ana is enabled." in enabled
+    assert "has expired all the same" in enabled
+    assert "Seat ana is removed." in run(files, "seats remove ana").stderr
+    assert load_seats(files.seats_file).accounts == {}
+    assert files.told == 5
+
+
+def test_a_typing_error_names_the_closest_seat(files: Files) -> None:
+    run(files, "seats add ana")
+    with pytest.raises(MoeError, match="did you mean ana"):
+        run(files, "seats remove anna")
+
+
+def test_another_file_can_be_named(files: Files, tmp_path: Path) -> None:
+    run(files, f"seats add ana --file {tmp_path / 'other.toml'}")
+    assert "ana" in load_seats(tmp_path / "other.toml").accounts
+    assert not files.seats_file.exists()
+
+
+def test_admins_have_the_same_verbs(files: Files) -> None:
+    first = run(files, "admins add eve --expires 2099-01-31").stdout
+    assert first.startswith("moe-admin-")
+    assert "The old token does not work any more." in run(files, "admins rotate eve").stderr
+    assert run(files, "admins list").stdout.split() == ["admin", "state", "expires", "eve", "active", "2099-01-31"]
+    assert json.loads(run(files, "admins list --json").stdout)["admins"][0]["name"] == "eve"
+    assert "Admin eve is removed." in run(files, "admins remove eve").stderr
+    assert load_admins(files.admins_file).accounts == {}

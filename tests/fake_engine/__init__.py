@@ -1,0 +1,5 @@
+"""The one fake OpenAI-compatible engine that every test uses.
+
+As a process: `python -m tests.fake_engine --port P --set load_s=2`, or `process.fake_engine(load_s=2)`.
+In the test's own loop: `serving.serving(Knobs(...))`, or `server.FakeEngine` as an ASGI app.
+"""

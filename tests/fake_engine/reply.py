@@ -1,0 +1,210 @@
+"""One completion from its prefill to its last byte, with the faults that the knobs ask for. Touches the ASGI send.
+
+Rules: the record ends before the last bytes leave, so that whoever read them sees it ended. A client that leaves
+cancels everything within one pass of the loop, also during prefill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+from starlette.types import Message, Receive, Scope, Send
+
+from tests.fake_engine import wire
+from tests.fake_engine.knobs import Knobs
+from tests.fake_engine.scheduler import Scheduler
+from tests.fake_engine.stats import RequestRecord, Stats
+
+JSON_TYPE = (b"content-type", b"application/json")
+_SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+_ENGINE_ERROR = wire.Refusal(500, "EngineCore encountered an issue.", "InternalServerError")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before the reply was complete."""
+
+
+class PlannedEnd(Exception):
+    """A knob ends this reply early; `outcome` is what the record will say."""
+
+    def __init__(self, outcome: str) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a reply needs of the engine. `spent` is called after each chunk and may end the process."""
+
+    scheduler: Scheduler
+    stats: Stats
+    now: Callable[[], float]
+    spent: Callable[[], None]
+
+
+class Reply:
+    """One reply; `run` is called once. `knobs` hold for this reply whatever is merged meanwhile."""
+
+    def __init__(
+        self, bench: Bench, knobs: Knobs, ask: wire.Ask, record: RequestRecord, scope: Scope, send: Send
+    ) -> None:
+        self._bench = bench
+        self._knobs = knobs
+        self._ask = ask
+        self._record = record
+        self._scope = scope
+        self._send = send
+        self._started = False
+        self._texts = ["" for _ in range(ask.sequences)]
+        prefix = "chatcmpl" if ask.chat else "cmpl"
+        self._envelope = wire.Envelope(f"{prefix}-{record.id or uuid4().hex}", knobs.model, int(time.time()), ask.chat)
+        self._length, self._reason = wire.reply_length(ask, knobs.reply_tokens, knobs.context_tokens)
+
+    async def run(self, receive: Receive) -> None:
+        """Send the reply, or as much of it as the knobs and the client let."""
+        stats, record = self._bench.stats, self._record
+        ended: PlannedEnd | None = None
+        stats.admit(record, self._ask.sequences)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watcher = group.create_task(self._watch(receive))
+                await self._produce()
+                watcher.cancel()
+        except* ClientGone:
+            stats.end(record, "aborted", self._bench.now())
+        except* PlannedEnd as several:
+            ended = _first(several)
+        finally:
+            if ended is None:
+                stats.end(record, "broken", self._bench.now())
+        if ended is not None:
+            stats.end(record, ended.outcome, self._bench.now())
+            await self._end_early(ended.outcome, receive)
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self._record.outcome:
+            raise ClientGone
+
+    async def _produce(self) -> None:
+        knobs, ask, bench = self._knobs, self._ask, self._bench
+        if knobs.hang:
+            await asyncio.Event().wait()
+        if ask.stream and not knobs.headers_delay:
+            await self._start(200, _SSE_HEADERS)
+        if knobs.silent_s > 0:
+            await asyncio.sleep(knobs.silent_s)
+        cached = await bench.scheduler.prefill(ask.prompt, ask.prompt_tokens)
+        bench.stats.prefilled(self._record, ask.prompt_tokens, cached)
+        if ask.stream:
+            await self._start(200, _SSE_HEADERS)
+        async with asyncio.TaskGroup() as group:
+            for sequence in range(ask.sequences):
+                group.create_task(self._decode(sequence))
+        used = wire.usage(ask.prompt_tokens, self._record.tokens, cached)
+        bench.stats.end(self._record, "completed", bench.now())
+        if ask.stream:
+            await self._body((self._envelope.used(used) if ask.include_usage else b"") + wire.DONE, last=True)
+        else:
+            await self._whole(200, self._envelope.whole(self._texts, self._reason, used))
+
+    async def _decode(self, sequence: int) -> None:
+        ask, bench = self._ask, self._bench
+        text = ""
+        with bench.scheduler.sequence() as first:
+            lead = self._envelope.role(sequence)
+            made = 0
+            while made < self._length:
+                await self._maybe_end()
+                count = self._chunk_tokens(self._length - made)
+                await bench.scheduler.reached(first + made + count - 1)
+                piece = wire.words(ask.prompt, sequence, made, count)
+                made += count
+                text += piece
+                self._texts[sequence] = text
+                bench.stats.sent(self._record, count, bench.now())
+                if ask.stream:
+                    await self._body(lead + self._envelope.text(sequence, piece))
+                    lead = b""
+                bench.spent()
+            await self._maybe_end()
+        bench.scheduler.remember(ask.prompt + text.encode())
+        if ask.stream:
+            await self._body(lead + self._envelope.finish(sequence, self._reason))
+
+    def _limits(self) -> list[tuple[int, str]]:
+        knobs = self._knobs
+        faults = (
+            (knobs.error_in_stream, "error"),
+            (knobs.truncate_after, "truncated"),
+            (knobs.cut_after, "cut"),
+            (knobs.stall_after, "stall"),
+        )
+        return [(tokens, outcome) for tokens, outcome in faults if tokens is not None]
+
+    def _chunk_tokens(self, missing: int) -> int:
+        """A chunk stops exactly where a fault is due."""
+        upto = [tokens - self._record.tokens for tokens, _ in self._limits()]
+        return max(min([self._knobs.tokens_per_chunk, missing, *upto]), 1)
+
+    async def _maybe_end(self) -> None:
+        for tokens, outcome in self._limits():
+            if self._record.tokens >= tokens:
+                if outcome == "stall":
+                    await asyncio.Event().wait()
+                raise PlannedEnd(outcome)
+
+    async def _end_early(self, outcome: str, receive: Receive) -> None:
+        stream = self._ask.stream
+        if outcome == "error" and not stream:
+            await self._whole(500, wire.dump(_ENGINE_ERROR.body()))
+        elif outcome == "error":
+            done = wire.DONE if self._knobs.error_then_done else b""
+            await self._body(wire.event(_ENGINE_ERROR.body()) + done, last=True)
+        else:
+            if not stream:
+                await self._start(200, [JSON_TYPE])
+                await self._body(b'{"id":"cut","choices":[{"index":0,"message":{"role":"assis')
+            if outcome == "cut":
+                await self._cut(receive)
+            else:
+                await self._body(b"", last=True)
+
+    async def _cut(self, receive: Receive) -> None:
+        transport = self._scope["state"]["transport"]
+        if self._knobs.cut_rst:
+            # uvloop's socket object cannot set options; a duplicate of the descriptor names the same socket.
+            with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if not self._started:
+            self._started = True
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _body(self, data: bytes, *, last: bool = False) -> None:
+        message: Message = {"type": "http.response.body", "body": data, "more_body": not last}
+        await self._send(message)
+
+    async def _whole(self, status: int, data: bytes) -> None:
+        await self._start(status, [JSON_TYPE, (b"content-length", str(len(data)).encode())])
+        await self._body(data, last=True)
+
+
+def _first(several: BaseExceptionGroup[PlannedEnd]) -> PlannedEnd:
+    one: BaseException = several
+    while isinstance(one, BaseExceptionGroup):
+        one = one.exceptions[0]
+    assert isinstance(one, PlannedEnd)
+    return one

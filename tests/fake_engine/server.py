@@ -1,0 +1,254 @@
+"""The fake engine as an ASGI app: routes, key check, loading, control endpoints.
+
+Rules: `/_fake/*` answers at all times, also while loading or hung. Death is the owner's business: the app calls
+`on_death` and goes on as if it had not; only the owner can end the process or close the sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from tests.fake_engine import wire
+from tests.fake_engine.knobs import KnobError, Knobs, merged, parse_patch
+from tests.fake_engine.reply import JSON_TYPE, Bench, Reply
+from tests.fake_engine.scheduler import Scheduler
+from tests.fake_engine.stats import RequestRecord, Stats
+
+_LOADING = wire.Refusal(503, "Loading model", "unavailable_error")
+_BAD_KEY = wire.Refusal(401, "Invalid API Key", "authentication_error")
+_NOT_FOUND = wire.Refusal(404, "File Not Found", "not_found_error")
+_COMPLETIONS = {"/v1/chat/completions": True, "/v1/completions": False}
+
+Route = Callable[[bytes, Send], Awaitable[None]]
+
+
+class FakeEngine:
+    """One engine. `key` is what clients must send as a bearer token, None lets all in.
+
+    `on_death` is called when a knob says die. `now` is a monotonic clock in seconds; with a virtual-time loop
+    pass `loop.time`. `extra` is merged into the stats (the process adds its pid and children).
+    """
+
+    def __init__(
+        self,
+        knobs: Knobs | None = None,
+        *,
+        key: str | None = None,
+        on_death: Callable[[Knobs], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.knobs = self._first_knobs = knobs or Knobs()
+        self.extra: dict[str, Any] = {}
+        self.stats = Stats()
+        self._key = key
+        self._on_death = on_death
+        self._now = now
+        self._started_s = now()
+        self._death: asyncio.TimerHandle | None = None
+        self.scheduler = Scheduler(self.knobs, now)
+        self._routes: dict[tuple[str, str], Route] = {
+            ("GET", "/health"): self._health,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/metrics"): self._metrics,
+            ("POST", "/tokenize"): self._tokenize,
+            ("GET", "/_fake/stats"): self._stats,
+            ("POST", "/_fake/knobs"): self._merge,
+            ("POST", "/_fake/reset"): self._reset,
+        }
+
+    @property
+    def loading(self) -> bool:
+        """Whether /health still says 503."""
+        return self.knobs.never_ready or self._now() < self._started_s + self.knobs.load_s
+
+    def apply(self, knobs: Knobs) -> None:
+        """Go on with other knobs; running replies keep theirs but follow the new pace."""
+        self.knobs = knobs
+        self.scheduler.apply(knobs)
+
+    def die(self) -> None:
+        """Die as the knobs say."""
+        if self._on_death is not None:
+            self._on_death(self.knobs)
+
+    def arm_death(self) -> None:
+        """Start counting die_after_s, needs a running loop; a former count ends."""
+        self.disarm()
+        if self.knobs.die_after_s is not None:
+            self._death = asyncio.get_running_loop().call_later(self.knobs.die_after_s, self.die)
+
+    def disarm(self) -> None:
+        """Forget die_after_s."""
+        if self._death is not None:
+            self._death.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        assert scope["type"] == "http", scope["type"]
+        path = scope["path"]
+        if path != "/health" and not self._allowed(scope):
+            await _refuse(send, _BAD_KEY)
+        elif self.loading and not path.startswith("/_fake/"):
+            await _refuse(send, _LOADING)
+        elif scope["method"] == "POST" and path in _COMPLETIONS:
+            await self._complete(scope, receive, send)
+        elif (route := self._routes.get((scope["method"], path))) is None:
+            await _refuse(send, _NOT_FOUND)
+        elif (body := await _read(receive)) is not None:
+            await route(body, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        if self._key is None:
+            return True
+        sent = dict(scope["headers"]).get(b"authorization", b"")
+        return hmac.compare_digest(sent, b"Bearer " + self._key.encode())
+
+    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        record = RequestRecord(headers.get(b"x-request-id", b"").decode("latin-1"), scope["path"], self._now())
+        self.stats.arrive(record)
+        body = await _read(receive)
+        if body is None:
+            self.stats.end(record, "aborted", self._now())
+            return
+        knobs = self.knobs
+        if knobs.echo_body:
+            self.stats.echo(scope["path"], scope["headers"], body, knobs.echo_body)
+        if knobs.die_on_marker and knobs.die_on_marker.encode() in body:
+            self.die()
+        if knobs.only_marker and knobs.only_marker.encode() not in body:
+            knobs = without_faults(knobs)
+        ask = _admit(wire.parse(body, chat=_COMPLETIONS[scope["path"]]), knobs)
+        if isinstance(ask, wire.Refusal):
+            self.stats.end(record, "rejected", self._now())
+            await _refuse(send, ask)
+            return
+        bench = Bench(self.scheduler, self.stats, self._now, self._spent)
+        await Reply(bench, knobs, ask, record, scope, send).run(receive)
+
+    def _spent(self) -> None:
+        limit = self.knobs.die_after_tokens
+        if limit is not None and self.stats.tokens_out >= limit:
+            self.die()
+
+    async def _health(self, _: bytes, send: Send) -> None:
+        if self.knobs.hang_health:
+            await asyncio.Event().wait()
+        await _answer(send, 200, {"status": "ok"})
+
+    async def _models(self, _: bytes, send: Send) -> None:
+        model = {
+            "id": self.knobs.model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "fake",
+            "max_model_len": self.knobs.context_tokens,
+        }
+        await _answer(send, 200, {"object": "list", "data": [model]})
+
+    async def _metrics(self, _: bytes, send: Send) -> None:
+        held = self.scheduler.cache.tokens / max(self.knobs.cache_tokens, 1)
+        waiting = self.stats.sequences - self.scheduler.decoding
+        lines = (
+            ("gauge", "vllm:num_requests_running", self.scheduler.decoding),
+            ("gauge", "vllm:num_requests_waiting", waiting),
+            ("gauge", "vllm:kv_cache_usage_perc", round(held, 6)),
+            ("counter", "vllm:prompt_tokens_total", self.stats.prompt_tokens),
+            ("counter", "vllm:generation_tokens_total", self.stats.tokens_out),
+            ("counter", "vllm:prefix_cache_hits_total", self.stats.cached_tokens),
+        )
+        label = f'{{model_name="{self.knobs.model}"}}'
+        text = "".join(f"# TYPE {name} {kind}\n{name}{label} {value}\n" for kind, name, value in lines)
+        await _send(send, 200, (b"content-type", b"text/plain; version=0.0.4"), text.encode())
+
+    async def _tokenize(self, body: bytes, send: Send) -> None:
+        try:
+            fields = parse_patch(body)
+        except KnobError:
+            fields = {}
+        text = fields.get("content", fields.get("prompt"))
+        prompt = text.encode() if isinstance(text, str) else wire.render(fields)
+        if prompt is None:
+            await _refuse(send, wire.Refusal(400, "'prompt' is required", "invalid_request_error"))
+            return
+        words = [prompt[i : i + 4] for i in range(0, len(prompt), 4)]
+        tokens = [int.from_bytes(word, "little") for word in words]
+        answer = {"tokens": tokens, "count": len(tokens), "max_model_len": self.knobs.context_tokens}
+        await _answer(send, 200, answer)
+
+    async def _stats(self, _: bytes, send: Send) -> None:
+        plain = {"now_s": self._now(), "loading": self.loading, "cache_tokens_held": self.scheduler.cache.tokens}
+        await _answer(send, 200, self.stats.as_json() | plain | self.extra)
+
+    async def _merge(self, body: bytes, send: Send) -> None:
+        try:
+            patch = parse_patch(body)
+            self.apply(merged(self.knobs, patch))
+        except KnobError as error:
+            await _refuse(send, wire.Refusal(400, str(error), "invalid_request_error"))
+            return
+        await _answer(send, 200, {"ok": True})
+        if "die_after_s" in patch:
+            self.arm_death()
+
+    async def _reset(self, _: bytes, send: Send) -> None:
+        # Requests that still run keep the old stats object, so that the new one starts and stays consistent.
+        self.stats = Stats()
+        self.disarm()
+        self.scheduler.cache.clear()
+        self.apply(self._first_knobs)
+        await _answer(send, 200, {"ok": True})
+
+
+_NO_FAULTS = {
+    "hang": False,
+    "silent_s": 0.0,
+    "reject_status": None,
+    "stall_after": None,
+    "error_in_stream": None,
+    "truncate_after": None,
+    "cut_after": None,
+}
+
+
+def without_faults(knobs: Knobs) -> Knobs:
+    """`knobs` for a request that only_marker spares."""
+    return merged(knobs, _NO_FAULTS)
+
+
+def _admit(ask: wire.Ask | wire.Refusal, knobs: Knobs) -> wire.Ask | wire.Refusal:
+    if knobs.reject_status is not None:
+        return wire.Refusal(knobs.reject_status, "The fake engine was told to refuse this.", "rejected")
+    if isinstance(ask, wire.Refusal):
+        return ask
+    return wire.too_long(ask, knobs.context_tokens) or ask
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The whole body; None when the client left before its end."""
+    parts: list[bytes] = []
+    while (message := await receive())["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+    return None
+
+
+async def _refuse(send: Send, refusal: wire.Refusal) -> None:
+    await _answer(send, refusal.status, refusal.body())
+
+
+async def _answer(send: Send, status: int, value: object) -> None:
+    await _send(send, status, JSON_TYPE, wire.dump(value))
+
+
+async def _send(send: Send, status: int, kind: tuple[bytes, bytes], body: bytes) -> None:
+    headers = [kind, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
