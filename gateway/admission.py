@@ -12,7 +12,8 @@ Rules, in the order in which they are applied; the code carries the same numbers
  5. Work-conserving: a ticket is handed over in the same call that frees it; none idles while a waiter
     may run under rule 2.
  6. Refused at arrival: engine or gateway not serving; a bound of the queue hit; a predicted wait
-    beyond the deadline. Nobody is refused while a ticket is free for them.
+    beyond the deadline. Nobody is refused while a ticket is free for them. The last quarter of the queue
+    is for seats with nothing waiting, so that a few busy seats cannot shut a newcomer out.
  7. Nobody waits beyond `queue_deadline_s` without an answer.
  8. A stream ends at `max_stream_s`, and `seat_grace_s` after its seat was taken away.
  9. Closing (engine lost, drain) answers every waiter at once; running streams are not touched.
@@ -56,6 +57,8 @@ from gateway.admission_types import (
 HOLD_PRIOR_S = 10.5
 """Assumed mean time a ticket is held before any was measured. Source: facts/admission-and-bench.md
 section 2, a turn of the study's profile."""
+QUEUE_KEPT_SHARE = 4
+"""One place of so many in the queue is kept for seats that have nothing waiting yet."""
 HOLD_WEIGHT = 0.1
 """Weight of the newest reply in the running mean of hold times."""
 
@@ -150,10 +153,12 @@ class Admission:
         """Place in line, 1 = next; 0 when `id` does not wait."""
         return self.order().index(id) + 1 if id in self._waiting else 0
 
-    def predicted_wait_s(self, position: int) -> float:
+    def predicted_wait_s(self, position: int, now_s: float) -> float:
         """Wait of the `position`-th in line at the measured drain rate: tickets come back at
-        `streams / mean hold` per second."""
-        return position * self._mean_hold_s / max(1, self.limits.streams)
+        `streams / mean hold` per second. A stream that has run longer than the mean counts with its age."""
+        holds = [max(self._mean_hold_s, now_s - running.since_s) for running in self._running.values()]
+        hold_s = sum(holds) / len(holds) if holds else self._mean_hold_s
+        return position * hold_s / max(1, self.limits.streams)
 
     def view(self) -> AdmissionView:
         """A snapshot for the page and the metrics."""
@@ -183,13 +188,13 @@ class Admission:
         if self._may_run_now(event.seat):
             return
         waiting.position = self.position(event.id)
-        reason = self._bound_hit(waiting)
+        reason = self._bound_hit(waiting, now_s)
         if reason is not None:
             del self._waiting[event.id]
-            wait_s = self.predicted_wait_s(waiting.position)
+            wait_s = self.predicted_wait_s(waiting.position, now_s)
             effects.append(self._rejected(event.id, reason, self._retry_after(wait_s, event.id), waiting.position))
             return
-        wait_s = self.predicted_wait_s(waiting.position)
+        wait_s = self.predicted_wait_s(waiting.position, now_s)
         effects.append(Queued(event.id, waiting.position, len(self._waiting), wait_s))
 
     def _may_run_now(self, seat: str) -> bool:
@@ -200,15 +205,17 @@ class Admission:
         runnable = [w for w in self._waiting.values() if self._below_own_max(w.seat, held)]
         return len(runnable) == 1
 
-    def _bound_hit(self, waiting: _Waiting) -> Reason | None:
+    def _bound_hit(self, waiting: _Waiting, now_s: float) -> Reason | None:
         limits = self.limits
-        if len(self._waiting) > limits.queue_max:
+        of_seat = sum(w.seat == waiting.seat for w in self._waiting.values())
+        kept_free = limits.queue_max // QUEUE_KEPT_SHARE if of_seat > 1 else 0
+        if len(self._waiting) > limits.queue_max - kept_free:
             return Reason.QUEUE_FULL
-        if sum(w.seat == waiting.seat for w in self._waiting.values()) > limits.queue_per_seat:
+        if of_seat > limits.queue_per_seat:
             return Reason.SEAT_QUEUE_FULL
         if limits.queue_bytes and self._waiting_bytes() > limits.queue_bytes:
             return Reason.QUEUE_BYTES
-        if self.predicted_wait_s(waiting.position) > limits.queue_deadline_s:
+        if self.predicted_wait_s(waiting.position, now_s) > limits.queue_deadline_s:
             return Reason.PREDICTED_WAIT
         return None
 
@@ -244,7 +251,7 @@ class Admission:
 
     def _expire(self, now_s: float, effects: list[Effect]) -> None:
         for waiting in [w for w in self._waiting.values() if now_s >= self._deadline(w)]:
-            wait_s = self.predicted_wait_s(len(self._waiting))
+            wait_s = self.predicted_wait_s(len(self._waiting), now_s)
             effects.append(self._drop(waiting, Reason.DEADLINE, self._retry_after(wait_s, waiting.id)))
         for running in self._running.values():
             if running.told:

@@ -21,16 +21,16 @@ from typing import Any
 import uvicorn
 from starlette.requests import Request
 
-from gateway import unixserver
+from gateway import lastgood, unixserver
 from gateway.admin import AdminPages, admin_routes
-from gateway.core import Core
+from gateway.core import Core, last_good_file
 from gateway.engine_watch import engine_of, follow, static_box
 from gateway.keyfile import HeldFile, parse_admins, parse_seats
 from gateway.logs import Log
 from gateway.observe import snapshot
 from gateway.protocol import hardened
 from gateway.routes import Application, control_app
-from gateway.seats import AdminBook, SeatBook
+from gateway.seats import AdminBook
 from gateway.settings import GatewaySettings
 
 DAEMON_GONE_DRAIN_S = 2.0
@@ -103,7 +103,7 @@ async def _sweep(core: Core) -> None:
 
 
 def _core(settings: GatewaySettings, log: Log, loop: asyncio.AbstractEventLoop) -> Core:
-    seats = HeldFile(settings.seats_file, parse_seats, SeatBook({}, file_missing=True))
+    seats = HeldFile(settings.seats_file, parse_seats, lastgood.read(last_good_file(settings)))
     admins_file = settings.admins_file or settings.state_dir / "admins.toml"
     admins = HeldFile(admins_file, parse_admins, AdminBook({}, file_missing=True))
     core = Core.make(settings, seats, admins, log, loop)

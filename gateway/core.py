@@ -9,8 +9,10 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway import lastgood
 from gateway.admission import Admission
 from gateway.admission_types import RETRY_MIN_S, Limits, Reason
 from gateway.bodies import BodyBudget
@@ -24,7 +26,11 @@ from gateway.state import BoxState, EngineState, Phase
 from gateway.upstream import EngineAddress
 
 if TYPE_CHECKING:
-    from gateway.exchange import Exchange, Outcome
+    from gateway.exchange import Exchange
+    from gateway.outcome import Outcome
+
+
+SUSPECT_S = 1.0
 
 
 def limits_of(settings: AdmissionSettings, streams: int) -> Limits:
@@ -40,6 +46,11 @@ def limits_of(settings: AdmissionSettings, streams: int) -> Limits:
         max_stream_s=settings.max_stream_s,
         seat_grace_s=settings.seat_grace_s,
     )
+
+
+def last_good_file(settings: GatewaySettings) -> Path:
+    """Where the copy of the last good seat file is kept."""
+    return settings.state_dir / "seats.last-good.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,17 @@ class Core:
         if engine is not None:
             self.limiter.open()
 
+    def engine_suspect(self, engine: Engine) -> None:
+        """A connection to `engine` was refused: answer the waiters now rather than send each one against a
+        closed door. Admission opens again with the next state, or after a second if this one stands."""
+        if self.engine is engine and not self.draining:
+            self.limiter.close(Reason.ENGINE_LOST, RETRY_MIN_S)
+            self.limiter.loop.call_later(SUSPECT_S, self._trust_again, engine)
+
+    def _trust_again(self, engine: Engine) -> None:
+        if self.engine is engine and not self.draining:
+            self.limiter.open()
+
     @property
     def engine_state(self) -> EngineState:
         """The engine as last seen."""
@@ -143,6 +165,7 @@ class Core:
         match self.seats.refresh(now_s, force=force):
             case Changed(new=book):
                 self.log.info("seats.loaded", path=str(self.seats.path), seats=len(book.accounts))
+                lastgood.keep(self.seats.path, last_good_file(self.settings))
             case Broken(error=error):
                 self.log.error("seats.broken", path=str(self.seats.path), error=error)
             case Unchanged():

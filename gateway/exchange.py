@@ -17,9 +17,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -27,41 +25,17 @@ import orjson
 
 from gateway import problem as problems
 from gateway.admission_types import Granted, Reason, Rejected
-from gateway.bodies import ClientGoneError, Receive, Reservation, read_body
+from gateway.bodies import ClientGoneError, Receive, Reservation, read_body, too_intricate
 from gateway.core import Core, Engine
 from gateway.dialects import Dialect, Prepared
 from gateway.limiter import Place
 from gateway.meter import ChatTap, Meter, Tap
+from gateway.outcome import Outcome, request_id_of
 from gateway.problem import Problem
 from gateway.responses import Headers, Scope, Send, place_headers, problem_headers, respond, stream_headers
 from gateway.seats import Denied, Seat
 from gateway.upstream import EngineError, EngineReply
 from gateway.upstream import send as send_to_engine
-
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What the one log line of a request says. Times in seconds; tokens as the engine counted them, or
-    estimated. `word` is ok, refused, client_gone, engine_lost, engine_error, ended, failed."""
-
-    request_id: str
-    route: str
-    seat: str = ""
-    word: str = ""
-    status: int = 0
-    code: str = ""
-    queue_s: float = 0.0
-    ttft_s: float | None = None
-    duration_s: float = 0.0
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    completion_tokens: int = 0
-    tok_per_s: float | None = None
-    estimated: bool = True
-    stream: bool = False
-    body_bytes: int = 0
 
 
 class _RefusedError(Exception):
@@ -84,6 +58,7 @@ class Exchange:
     outcome: Outcome = field(init=False)
     step: str = "reading"
     arrived_s: float = 0.0
+    read_s: float = 0.0
     place: Place | None = None
     reply: EngineReply | None = None
     prepared: Prepared | None = None
@@ -187,6 +162,7 @@ class Exchange:
             limits.body_max_bytes,
             limits.body_timeout_s,
         )
+        self.read_s = self._loop.time()
         if isinstance(raw, Problem):
             raise _RefusedError(raw)
         self.outcome.body_bytes = len(raw)
@@ -197,6 +173,8 @@ class Exchange:
 
     def _prepare(self, raw: bytes) -> Prepared:
         try:
+            if too_intricate(raw):
+                raise _RefusedError(problems.bad_request("The body has too many values.", code="too_intricate"))
             body = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise _RefusedError(problems.bad_request(f"The body is not JSON: {error}.", code="not_json")) from None
@@ -226,7 +204,7 @@ class Exchange:
         with self.core.limiter.enter(seat.name, seat.max_streams, size, self._ended_by_policy) as place:
             self.place = place
             await self._ticket(place)
-            self.outcome.queue_s = self._loop.time() - self.arrived_s
+            self.outcome.queue_s = self._loop.time() - self.read_s
             self.step = "prefill"
             reply = await self._send_to(engine, place)
             reservation.release()
@@ -268,9 +246,13 @@ class Exchange:
         def make_tap(status: int, content_type: str) -> Tap:
             return self.dialect.tap(prepared, status == 200 and content_type.startswith("text/event-stream"))
 
-        reply = await send_to_engine(
-            engine.address, self.dialect.path, headers, prepared.body, make_tap, on_end=place.leave
-        )
+        try:
+            reply = await send_to_engine(
+                engine.address, self.dialect.path, headers, prepared.body, make_tap, on_end=place.leave
+            )
+        except EngineError:
+            self.core.engine_suspect(engine)
+            raise
         self.prepared = replace(prepared, body=b"")
         return reply
 
@@ -326,15 +308,15 @@ class Exchange:
     # What the client is sent
 
     def _patience_s(self) -> float | None:
-        """How long to wait before the client must hear something: first until `early_response_s` after the
-        arrival, then from heartbeat to heartbeat. None = a client that does not stream hears nothing."""
+        """How long to wait before the client must hear something: first until `early_response_s` after its
+        body was read, then from heartbeat to heartbeat. None = a client that does not stream hears nothing."""
         assert self.prepared is not None
         limits = self.core.settings.limits
         if not self.prepared.stream:
             return None
         if self.started:
             return limits.heartbeat_s
-        return max(0.0, limits.early_response_s - (self._loop.time() - self.arrived_s))
+        return max(0.0, limits.early_response_s - (self._loop.time() - self.read_s))
 
     async def _keep_open(self, position: int, depth: int) -> None:
         await self._start_stream()
@@ -388,11 +370,3 @@ class Exchange:
         if meter.usage is not None:
             outcome.prompt_tokens = meter.usage.prompt_tokens
             outcome.cached_tokens = meter.usage.cached_tokens
-
-
-def request_id_of(scope: Scope) -> str:
-    """The client's X-Request-Id when it is harmless (letters, digits, `._:-`, 128 at most), else a new one."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return str(value, "ascii")
-    return uuid.uuid4().hex

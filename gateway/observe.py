@@ -42,7 +42,7 @@ def snapshot(core: Core) -> GatewaySnapshot:
             seat=seat,
             position=position,
             waited_s=now_s - arrived_s,
-            predicted_s=policy.predicted_wait_s(position),
+            predicted_s=policy.predicted_wait_s(position, now_s),
         )
         for position, (id, seat, arrived_s) in enumerate(admission.waiting, start=1)
     )

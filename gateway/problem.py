@@ -100,6 +100,12 @@ def engine_lost(detail: str) -> Problem:
     return Problem(502, "engine_lost", message, retry_after_s=RETRY_MIN_S)
 
 
+def engine_unreachable(detail: str) -> Problem:
+    """503: nothing was sent, the engine does not take connections."""
+    message = f"The engine cannot be reached ({detail}). Retry in {RETRY_MIN_S} s."
+    return Problem(503, "engine_lost", message, retry_after_s=RETRY_MIN_S, reason=Reason.ENGINE_LOST)
+
+
 def engine_said(status: int, body: bytes) -> Problem:
     """What the engine answered instead of a stream, when the 200 is out already. 4xx is the client's to mend."""
     try:

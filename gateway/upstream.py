@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from gateway.meter import Tap
-from gateway.problem import Problem, engine_lost
+from gateway.problem import Problem, engine_lost, engine_unreachable
 
 CONNECT_TIMEOUT_S = 5.0
 BUFFER_HIGH_BYTES = 8 * 1024 * 1024
@@ -253,5 +253,5 @@ async def send(
             )
     except (OSError, TimeoutError) as error:
         detail = "no connection within 5 s" if isinstance(error, TimeoutError) else str(error)
-        raise EngineError(engine_lost(f"it cannot be reached: {detail}")) from error
+        raise EngineError(engine_unreachable(detail)) from error
     return reply

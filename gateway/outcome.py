@@ -1,0 +1,47 @@
+"""What is kept of one request once it is over: the fields of its log line. Pure but for a fresh id.
+
+Rules:
+- Never prompt text, never a key.
+- The first word that an exchange gives its outcome stands; see exchange.py.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from gateway.responses import Scope
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the one log line of a request says. Times in seconds; tokens as the engine counted them, or
+    estimated. `word` is ok, refused, client_gone, engine_lost, engine_error, ended, failed."""
+
+    request_id: str
+    route: str
+    seat: str = ""
+    word: str = ""
+    status: int = 0
+    code: str = ""
+    queue_s: float = 0.0
+    ttft_s: float | None = None
+    duration_s: float = 0.0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int = 0
+    tok_per_s: float | None = None
+    estimated: bool = True
+    stream: bool = False
+    body_bytes: int = 0
+
+
+def request_id_of(scope: Scope) -> str:
+    """The client's X-Request-Id when it is harmless (letters, digits, `._:-`, 128 at most), else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return uuid.uuid4().hex
