@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
-from appliance.engine.settings import EmbeddedSettings, EngineSettings
+from appliance.engine.settings import CommandSettings, EmbeddedSettings, EngineSettings, ExternalSettings
 from appliance.errors import ConfigError
 from gateway.settings import AdmissionSettings, LimitSettings
 from gateway.toml_lines import parse_toml, validation_error
@@ -35,17 +38,31 @@ NOT_KEYS = frozenset({"MOE_APPLIANCE_CONFIG"})
 SYSTEM_CONFIG = Path("/etc/moe-appliance/appliance.toml")
 
 
+ENGINES: dict[str, type[BaseModel]] = {
+    "embedded": EmbeddedSettings,
+    "command": CommandSettings,
+    "external": ExternalSettings,
+}
+"""The tables that `[engine]` may be, by `kind`."""
+
+
 def _address(text: str) -> str:
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or not 0 <= int(port) <= 65535 or not host:
+    if not separator or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535 or not host:
         raise ValueError("must be HOST:PORT, for instance 127.0.0.1:8000 or [::1]:8000")
-    bare = host.strip("[]")
-    if bare != "localhost":
+    bracketed = host.startswith("[") and host.endswith("]")
+    if host != "localhost":
         try:
-            ipaddress.ip_address(bare)
+            address = ipaddress.ip_address(host[1:-1] if bracketed else host)
         except ValueError:
             raise ValueError("must name an IP address or localhost, for instance 127.0.0.1:8000") from None
+        if bracketed != (address.version == 6):
+            raise ValueError("must have an IPv6 address, and only that, in brackets, for instance [::1]:8000")
     return text
+
+
+def _kind_or_embedded(table: Any) -> Any:
+    return {"kind": "embedded", **table} if isinstance(table, dict) else table
 
 
 class Config(BaseSettings):
@@ -74,7 +91,7 @@ class Config(BaseSettings):
     """Seat file. Default `state_dir`/seats.toml."""
     admins_file: Path | None = None
     """Admin file. Default `state_dir`/admins.toml."""
-    engine: EngineSettings = EmbeddedSettings()
+    engine: Annotated[EngineSettings, BeforeValidator(_kind_or_embedded)] = EmbeddedSettings()
     """What serves the model: kind = "embedded", "command" or "external"."""
     admission: AdmissionSettings = AdmissionSettings()
     """Who streams, who waits."""
@@ -90,8 +107,19 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment over the file (which arrives as init arguments)."""
-        return (env_settings, init_settings)
+        """Arguments only: `load` reads the environment that it is given, not that of the process."""
+        return (init_settings,)
+
+
+class _Environment(EnvSettingsSource):
+    """The variables of a mapping, read as pydantic-settings reads those of the process."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        super().__init__(Config)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environ.items()}
 
 
 class Paths(BaseModel):
@@ -148,16 +176,26 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Co
         text, data = parse_toml(path, raw)
     _refuse_unknown_variables(environ)
     try:
-        config = Config(**data)
+        config = Config(**_over(data, _Environment(environ)()))
     except SettingsError as error:
-        raise ConfigError(
-            f"{PREFIX}*: {error}", 'values other than strings are JSON, for instance ["10.0.0.1"]'
-        ) from error
+        names = " or ".join(_named_in(str(error), environ))
+        message = f"the environment variable {names} cannot be read"
+        raise ConfigError(message, f'correct {names}: lists and tables are JSON, for instance ["::1"]') from error
     except ValidationError as error:
-        _refuse_bad_variables(error, environ)
-        raise validation_error(path or Path("appliance.toml"), text, error, Config) from error
+        shown = _without_kinds(error)
+        _refuse_bad_variables(shown, environ)
+        raise validation_error(path or Path("appliance.toml"), text, shown, Config) from error
     base = path.resolve().parent if path is not None else Path.cwd()
     return _anchored(config, base), _paths(config, base, environ)
+
+
+def _over(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """`lower` with the values of `upper` in their place, table by table."""
+    merged = dict(lower)
+    for key, value in upper.items():
+        old = merged.get(key)
+        merged[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def public_url(config: Config) -> str:
@@ -192,11 +230,36 @@ def _anchored(config: Config, base: Path) -> Config:
     return config.model_copy(update={"engine": config.engine.model_copy(update=moved)}) if moved else config
 
 
+def _without_kinds(error: ValidationError) -> ValidationError:
+    """`error` as an operator sees the file: pydantic puts the kind between `engine` and the key."""
+    faults: list[InitErrorDetails] = []
+    for fault in error.errors(include_url=False):
+        type_, said, loc = fault["type"], fault["msg"], fault["loc"]
+        kind = str(loc[1]) if loc[:1] == ("engine",) and len(loc) > 1 else ""
+        if type_ == "union_tag_invalid":
+            type_, said, loc = "value_error", f"must be one of {', '.join(ENGINES)}", ("engine", "kind")
+        elif kind in ENGINES:
+            loc = ("engine", *loc[2:])
+            if type_ == "extra_forbidden":
+                type_, said = "value_error", _not_of_this_kind(str(loc[-1]), kind)
+        custom = PydanticCustomError(type_, said, fault.get("ctx"))
+        faults.append(InitErrorDetails(type=custom, loc=loc, input=fault["input"]))
+    return ValidationError.from_exception_data(error.title, faults)
+
+
+def _not_of_this_kind(key: str, kind: str) -> str:
+    owners = [f'"{other}"' for other, model in ENGINES.items() if key in model.model_fields]
+    if owners:
+        return f'is a key of kind = {" and ".join(owners)}, and kind is "{kind}"'
+    close = get_close_matches(key, ENGINES[kind].model_fields, 1)
+    return f'is not a key of kind = "{kind}"' + (f"; did you mean {close[0]}?" if close else "")
+
+
 def _variables() -> dict[str, str]:
     """Every variable that is a setting -> its dotted key."""
     known: dict[str, str] = {}
     tables: dict[str, tuple[type[BaseModel], ...]] = {
-        "engine": get_args(get_args(EngineSettings)[0]),
+        "engine": tuple(ENGINES.values()),
         "admission": (AdmissionSettings,),
         "gateway": (LimitSettings,),
     }
@@ -205,6 +268,13 @@ def _variables() -> dict[str, str]:
         for model in tables.get(name, ()):
             known |= {f"{PREFIX}{name}__{field}".upper(): f"{name}.{field}" for field in model.model_fields}
     return known
+
+
+def _named_in(said: str, environ: Mapping[str, str]) -> list[str]:
+    """The variables that pydantic-settings may mean: it names the field at the top only."""
+    field = re.search(r'field "(\w+)"', said)
+    top = field.group(1) if field else ""
+    return [name for name, key in _variables().items() if key.partition(".")[0] == top and name in environ]
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
@@ -220,8 +290,15 @@ def _refuse_bad_variables(error: ValidationError, environ: Mapping[str, str]) ->
     """Raise for the first fault that came from the environment, if one did."""
     names = {key: name for name, key in _variables().items() if name in environ}
     for fault in error.errors():
-        parts = [str(part) for part in fault["loc"] if part not in ("embedded", "command", "external")]
+        parts = [str(part) for part in fault["loc"]]
+        said = fault["msg"].removeprefix("Value error, ")
         for key in (".".join(parts[:2]), parts[0] if parts else ""):
             if key in names:
-                message = f"the environment variable {names[key]} ({key}): {fault['msg']}"
+                message = f"the environment variable {names[key]} ({key}): {said}"
                 raise ConfigError(message, f"correct or unset {names[key]}") from error
+        table = parts[:-1] if fault["type"] == "missing" else parts
+        within = [name for key, name in names.items() if len(table) == 1 and key.startswith(f"{table[0]}.")]
+        if within:  # keys of a table that do not go together, at least one of them from here
+            said = f"{parts[-1]} is missing" if fault["type"] == "missing" else said
+            message = f"[{table[0]}] {said}; of that table, {', '.join(within)} came from the environment"
+            raise ConfigError(message, f"correct or unset {' or '.join(within)}") from error

@@ -77,7 +77,10 @@ class GatewayProcess:
             young = 0
             while not self._stopping:
                 started_s = time.monotonic()
-                await self._one_life()
+                try:
+                    await self._one_life()
+                except OSError as error:  # no memory, no process: the engine goes on, and there may be some soon
+                    self._log.error("gateway.ended", how=f"it cannot be started: {error}")
                 young = young + 1 if time.monotonic() - started_s < YOUNG_S else 0
                 if not self._stopping and young > 1:
                     await asyncio.sleep(YOUNG_DELAY_S)  # 1
@@ -109,6 +112,8 @@ class GatewayProcess:
     async def _one_life(self) -> None:
         process = await self._spawn()
         self._process = process
+        if self._stopping:  # asked while there was nothing to stop yet
+            self._signal(process, signal.SIGKILL)
         self._gone.clear()
         self._ended.clear()
         board = self._board.state.gateway
@@ -146,7 +151,12 @@ class GatewayProcess:
             pass_fds=(self._public.fileno(),),
             start_new_session=True,
         )
-        write_record(self._record, process.pid)
+        try:
+            write_record(self._record, process.pid)
+        except OSError:
+            self._signal(process, signal.SIGKILL)
+            await process.wait()
+            raise
         return process
 
     async def _probe(self, process: asyncio.subprocess.Process) -> None:

@@ -80,20 +80,27 @@ def _bind_error(host: str, port: int, error: OSError) -> ConfigError | PortTaken
 
 
 async def answer_absent(public: socket.socket) -> None:
-    """Accept and answer 503 until cancelled. Connections that were accepted are answered to the end."""
-    loop = asyncio.get_running_loop()
+    """Accept and answer 503 until cancelled; returns when those that were accepted have their answer, within
+    `READ_LIMIT_S`."""
     async with asyncio.TaskGroup() as group:
-        room = asyncio.Semaphore(CONNECTIONS_MAX)
-        while True:
-            await room.acquire()
-            try:
-                connection, _ = await loop.sock_accept(public)
-            except OSError:
-                room.release()
-                await asyncio.sleep(0.1)
-                continue
-            task = group.create_task(_answer(loop, connection))
-            task.add_done_callback(lambda _: room.release())
+        # Swallowed, so that it ends the accepting alone: the group would hand it on to every answer.
+        with contextlib.suppress(asyncio.CancelledError):
+            await _accept(public, group)
+
+
+async def _accept(public: socket.socket, group: asyncio.TaskGroup) -> None:
+    loop = asyncio.get_running_loop()
+    room = asyncio.Semaphore(CONNECTIONS_MAX)
+    while True:
+        await room.acquire()
+        try:
+            connection, _ = await loop.sock_accept(public)
+        except OSError:
+            room.release()
+            await asyncio.sleep(0.1)
+            continue
+        task = group.create_task(_answer(loop, connection))
+        task.add_done_callback(lambda _: room.release())
 
 
 async def _answer(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:

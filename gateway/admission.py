@@ -6,9 +6,9 @@ which the policy wants to be woken (`wake_at_s`). `limiter.py` carries the effec
 Rules, in the order in which they are applied; the code carries the same numbers.
  1. A ticket is the right to one stream. Never more than `streams` tickets are out.
  2. A seat never holds more than its own `max_streams`, whoever waits.
- 3. A seat that holds `seat_streams` tickets is served only while no seat below that number can be.
- 4. Between seats: fewest tickets held first, then the seat served longest ago, then arrival.
-    Inside a seat: arrival.
+ 3. Between seats: fewest tickets held first, then the seat served longest ago, then arrival. So a seat that
+    holds two gets a third only while no seat with fewer waits, and gives it up to nobody once it has it.
+ 4. Inside a seat: arrival.
  5. Work-conserving: a ticket is handed over in the same call that frees it; none idles while a waiter
     may run under rule 2.
  6. Refused at arrival: engine or gateway not serving; a bound of the queue hit; a predicted wait
@@ -24,7 +24,6 @@ Times are seconds of any one monotonic clock. A clock that steps back only delay
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 from typing import assert_never
@@ -132,16 +131,13 @@ class Admission:
     def order(self) -> list[TicketId]:
         """Waiting ids in the order in which tickets would be handed over if they came free one by one
         and nobody else arrived or left. Seats at their own bound come last."""
-        lines: dict[str, deque[_Waiting]] = {}
-        for waiting in self._waiting.values():
-            lines.setdefault(waiting.seat, deque()).append(waiting)
+        lines = self._lines()
         held, served, count = self._held(), dict(self._served), self._served_count
         order: list[TicketId] = []
         while lines:
-            best = self._best((line[0] for line in lines.values()), held, served)
-            line = lines[best.seat]
-            line.popleft()
-            if not line:
+            best = self._best(lines, held, served)
+            lines[best.seat].popleft()
+            if not lines[best.seat]:
                 del lines[best.seat]
             count += 1
             held[best.seat] += 1
@@ -180,6 +176,7 @@ class Admission:
         if event.id in self._waiting or event.id in self._running:
             raise ValueError(f"ticket id {event.id} is in use")
         self._seat_max[event.seat] = event.seat_max_streams
+        self._assign(now_s, effects)  # a raised bound first serves who waits already
         if self.closed is not None:
             effects.append(self._rejected(event.id, self.closed.reason, self.closed.retry_after_s, 0))
             return
@@ -198,12 +195,8 @@ class Admission:
         effects.append(Queued(event.id, waiting.position, len(self._waiting), wait_s))
 
     def _may_run_now(self, seat: str) -> bool:
-        """True when a ticket is free for a request of `seat` that just joined the line."""
-        held = self._held()
-        if len(self._running) >= self.limits.streams or not self._below_own_max(seat, held):
-            return False
-        runnable = [w for w in self._waiting.values() if self._below_own_max(w.seat, held)]
-        return len(runnable) == 1
+        """True when a ticket is free for a request of `seat`; by rule 5 nobody else may have it."""
+        return len(self._running) < self.limits.streams and self._below_own_max(seat, self._held())
 
     def _bound_hit(self, waiting: _Waiting, now_s: float) -> Reason | None:
         limits = self.limits
@@ -277,8 +270,8 @@ class Admission:
 
     def _assign(self, now_s: float, effects: list[Effect]) -> None:
         while self.closed is None and len(self._running) < self.limits.streams:
-            held = self._held()
-            best = self._best(self._waiting.values(), held, self._served) if self._waiting else None
+            lines, held = self._lines(), self._held()
+            best = self._best(lines, held, self._served) if lines else None
             if best is None or not self._below_own_max(best.seat, held):
                 return
             del self._waiting[best.id]
@@ -288,18 +281,19 @@ class Admission:
             self._served[best.seat] = self._served_count
             effects.append(Granted(best.id, best.position))
 
-    def _best(self, waiting: Iterable[_Waiting], held: Counter[str], served: dict[str, int]) -> _Waiting:
-        def rank(w: _Waiting) -> tuple[bool, bool, int, int, float, int]:
-            return (
-                not self._below_own_max(w.seat, held),  # 2
-                held[w.seat] >= self.limits.seat_streams,  # 3
-                held[w.seat],  # 4
-                served.get(w.seat, 0),
-                w.arrived_s,
-                w.id,
-            )
+    def _lines(self) -> dict[str, deque[_Waiting]]:
+        """The waiting requests of each seat, in order of arrival (4)."""
+        lines: dict[str, deque[_Waiting]] = {}
+        for waiting in self._waiting.values():
+            lines.setdefault(waiting.seat, deque()).append(waiting)
+        return lines
 
-        return min(waiting, key=rank)
+    def _best(self, lines: dict[str, deque[_Waiting]], held: Counter[str], served: dict[str, int]) -> _Waiting:
+        def rank(w: _Waiting) -> tuple[bool, int, int, float, int]:
+            at_own_max = not self._below_own_max(w.seat, held)  # 2
+            return at_own_max, held[w.seat], served.get(w.seat, 0), w.arrived_s, w.id  # 3
+
+        return min((line[0] for line in lines.values()), key=rank)
 
     def _below_own_max(self, seat: str, held: Counter[str]) -> bool:
         own = self._seat_max.get(seat)

@@ -37,7 +37,6 @@ class Limits:
     """The numbers of the policy; see settings.AdmissionSettings for units. 0 disables where it does there."""
 
     streams: int = 4
-    seat_streams: int = 2
     queue_max: int = 32
     queue_per_seat: int = 8
     queue_bytes: int = 64 * 1024 * 1024

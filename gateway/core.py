@@ -38,7 +38,6 @@ def limits_of(settings: AdmissionSettings, streams: int) -> Limits:
     cap = min(settings.streams, streams) if settings.streams else streams
     return Limits(
         streams=max(1, cap),
-        seat_streams=settings.seat_streams,
         queue_max=settings.queue_max,
         queue_per_seat=settings.queue_per_seat,
         queue_bytes=settings.queue_bytes,

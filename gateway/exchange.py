@@ -64,6 +64,7 @@ class Exchange:
     prepared: Prepared | None = None
     started: bool = False
     send_since_s: float | None = None
+    _unsent_bytes: int = 0
     _end_with: Problem | None = None
     _loop: asyncio.AbstractEventLoop = field(init=False)
 
@@ -83,9 +84,9 @@ class Exchange:
     def sweep(self, now_s: float) -> None:
         """Cut a client that takes nothing, and give up an engine that says nothing."""
         limits = self.core.settings.limits
-        stalled_s = now_s - self.send_since_s if self.send_since_s is not None else 0.0
-        if limits.client_stall_s and stalled_s > limits.client_stall_s:
-            self.outcome.code = "client_stall"
+        if limits.client_stall_s and self._stalled_s(now_s) > limits.client_stall_s:
+            self._word("client_gone")
+            self.outcome.code = self.outcome.code or "client_stall"
             abort: Callable[[], None] | None = self.scope.get("moe.abort")
             if abort is not None:
                 abort()
@@ -94,6 +95,16 @@ class Exchange:
             return
         if self.send_since_s is None and now_s - reply.last_byte_s > limits.engine_silence_s:
             reply.fail(problems.engine_lost(f"no byte for {limits.engine_silence_s:g} s"))
+
+    def _stalled_s(self, now_s: float) -> float:
+        """For how long the client has taken nothing. One write may be megabytes: it reads while they get fewer."""
+        if self.send_since_s is None:
+            return 0.0
+        unsent: Callable[[], int] | None = self.scope.get("moe.unsent")
+        before, self._unsent_bytes = self._unsent_bytes, unsent() if unsent is not None else 0
+        if self._unsent_bytes < before:
+            self.send_since_s = now_s
+        return now_s - self.send_since_s
 
     @property
     def meter(self) -> Meter | None:
@@ -283,7 +294,7 @@ class Exchange:
         assert reply.tap is not None
         self._word("engine_error" if reply.tap.meter.failed else "ok")
         self.outcome.status = 200
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._put(b"", more=False)
 
     async def _relay_whole(self, reply: EngineReply) -> None:
         """A reply that is not a stream is sent on once it is whole, so that a lost one can still be a 502."""
@@ -320,9 +331,11 @@ class Exchange:
 
     async def _keep_open(self, position: int, depth: int) -> None:
         await self._start_stream()
+        await self._put(self.dialect.heartbeat(position, depth))
+
+    async def _put(self, data: bytes, more: bool = True) -> None:
         self.send_since_s = self._loop.time()
-        beat = self.dialect.heartbeat(position, depth)
-        await self.asgi_send({"type": "http.response.body", "body": beat, "more_body": True})
+        await self.asgi_send({"type": "http.response.body", "body": data, "more_body": more})
         self.send_since_s = None
 
     async def _start_stream(self) -> None:
@@ -339,11 +352,10 @@ class Exchange:
     async def _tell(self, problem: Problem) -> None:
         """Say what went wrong: as a response, or inside the stream, which then stays without an end."""
         self._word("refused")
-        self.outcome.code = problem.code
+        self.outcome.code = self.outcome.code or problem.code
         if self.started:
             self.outcome.status = 200
-            event = self.dialect.stream_error(problem)
-            await self.asgi_send({"type": "http.response.body", "body": event, "more_body": True})
+            await self._put(self.dialect.stream_error(problem))
             return
         self.outcome.status = problem.status
         headers = [(b"x-request-id", self.outcome.request_id.encode()), *problem_headers(problem)]

@@ -110,15 +110,17 @@ class ChatTap:
             or b'"finish_reason":"' in block
         ):
             return b"".join(event for event in events(block) if self._keep(event, now_s))
-        if block.startswith(b"data:"):
-            meter.events += 1 + block.count(b"\ndata:")
+        count = block.startswith(b"data:") + block.count(b"\ndata:")
+        if count:
+            meter.events += count
             meter.last_token_s = now_s
         return block
 
     def finish(self, now_s: float) -> bytes:
-        """What was held back when the reply ended."""
-        rest = self._framer.rest()
-        return b"".join(event for event in events(rest) if self._keep(event, now_s))
+        """What was held back when the reply ended: an ending without its empty line. The beginning of an event
+        is dropped, since it would swallow the error event that follows it."""
+        kept = b"".join(event for event in events(self._framer.rest()) if self._keep(event, now_s))
+        return kept if self.whole else b""
 
     def _keep(self, event: bytes, now_s: float) -> bool:
         """Look into one event; False when it must not be sent on."""

@@ -46,13 +46,18 @@ def denied(status: int, code: str, message: str) -> Problem:
 
 def unknown_path(path: str) -> Problem:
     """404: the gateway serves a fixed list of paths."""
-    return Problem(404, "unknown_path", f"This box does not serve {path!r}.", heals=False)
+    return Problem(404, "unknown_path", f"This box does not serve {path[:200]!r}.", heals=False)
+
+
+def method_not_allowed(path: str, allowed: str) -> Problem:
+    """405: the path is served, with another method."""
+    return Problem(405, "method_not_allowed", f"Use {allowed} on {path}.", heals=False)
 
 
 def unknown_model(model: str, models: tuple[str, ...]) -> Problem:
     """404: the model that was asked for is not the one that runs here."""
     served = ", ".join(models) or "none yet"
-    message = f"The model {model!r} is not served here. Served: {served}."
+    message = f"The model {model[:200]!r} is not served here. Served: {served}."
     return Problem(404, "model_not_found", message, param="model", heals=False)
 
 

@@ -8,6 +8,7 @@ What uvicorn does not do, and why each is here:
    client is gone. The first is answered and the connection closed; clients send the second again.
 4. What a client goes on sending after it was answered is thrown away, for 30 s at most.
 5. A connection can be cut: `scope["moe.abort"]()`. An ordinary close waits for a client that reads nothing.
+   `scope["moe.unsent"]()` are the bytes that wait for the client: while they get fewer, it reads.
 6. Vanished and stalled clients: TCP_USER_TIMEOUT and a small send buffer on each accepted socket.
 """
 
@@ -83,8 +84,9 @@ class _Hardened(HttpToolsProtocol):
         if not self._head and self._timer is None:
             self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
         self._unset_keepalive_if_required()
-        self._head += data
-        end = self._head.find(b"\r\n\r\n")
+        known = len(self._head)
+        self._head = self._head + data if known else data.lstrip(b"\r\n")  # empty lines may precede a request
+        end = self._head.find(b"\r\n\r\n", max(0, known - 3))
         if end > HEAD_MAX_BYTES or (end < 0 and len(self._head) > HEAD_MAX_BYTES):
             self.transport.write(_TOO_LARGE)
             self.transport.close()
@@ -111,6 +113,7 @@ class _Hardened(HttpToolsProtocol):
         self._skip = False
         super().on_message_begin()
         self.scope["moe.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["moe.unsent"] = self.transport.get_write_buffer_size  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         if not self._skip:
@@ -122,6 +125,7 @@ class _Hardened(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if not self._skip:
+            self._in_head = False  # also for one that came in the same piece as what was thrown away before it (4)
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -26,8 +26,9 @@ from gateway.exchange import Exchange
 from gateway.keyfile import HeldFile
 from gateway.metrics import render as render_metrics
 from gateway.observe import snapshot
+from gateway.outcome import request_id_of
 from gateway.problem import Problem
-from gateway.responses import Scope, Send, problem_headers, respond
+from gateway.responses import Headers, Scope, Send, problem_headers, respond
 from gateway.seats import Denied
 from gateway.status import view
 
@@ -40,6 +41,7 @@ class Application:
     def __init__(self, core: Core, admin: list[BaseRoute]) -> None:
         self._core = core
         self._rest = Starlette(routes=[*_routes(core), *admin], exception_handlers={HTTPException: _http_error})
+        self._rest.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,8 +50,8 @@ class Application:
         if dialect is None:
             await self._rest(scope, receive, send)
         elif scope["method"] != "POST":
-            problem = Problem(405, "method_not_allowed", f"Use POST on {scope['path']}.", heals=False)
-            await respond(send, 405, CHAT.error(problem), [(b"allow", b"POST"), *problem_headers(problem)])
+            problem = problems.method_not_allowed(scope["path"], "POST")
+            await respond(send, 405, CHAT.error(problem), [(b"allow", b"POST"), *_headers(scope, problem)])
         else:
             await self._infer(dialect, scope, receive, send)
 
@@ -62,7 +64,8 @@ class Application:
             core.log.error("request.failed", request_id=exchange.outcome.request_id, exc_info=error)
             if not exchange.started and not exchange.outcome.status:
                 problem = Problem(500, "internal_error", "The gateway failed on this request; it was logged.")
-                await respond(send, 500, dialect.error(problem), problem_headers(problem))
+                headers = [(b"x-request-id", exchange.outcome.request_id.encode()), *problem_headers(problem)]
+                await respond(send, 500, dialect.error(problem), headers)
         finally:
             fields = {key: value for key, value in asdict(exchange.outcome).items() if value not in (None, "")}
             core.log.info("request.done", **fields)
@@ -72,7 +75,7 @@ def _routes(core: Core) -> list[BaseRoute]:
     async def models(request: Request) -> Response:
         found = core.seats.value.authenticate(request.scope["headers"], core.now())
         if isinstance(found, Denied):
-            return _problem(problems.denied(found.status, found.reason, found.message))
+            return _problem(request, problems.denied(found.status, found.reason, found.message))
         engine = core.engine_state
         rows = [
             {"id": id, "object": "model", "created": int(engine.since_s), "owned_by": "moe-appliance"}
@@ -88,14 +91,14 @@ def _routes(core: Core) -> list[BaseRoute]:
         if core.ready:
             return JSONResponse({"status": "ready"})
         if core.draining:
-            return _problem(problems.ended(Reason.DRAINING, 0))
-        return _problem(problems.engine_not_ready(core.engine_state, core.now()))
+            return _problem(request, problems.ended(Reason.DRAINING, 0))
+        return _problem(request, problems.engine_not_ready(core.engine_state, core.now()))
 
     async def metrics(request: Request) -> Response:
         if core.settings.public_url or not _from_loopback(request, core.settings.trusted_proxies):
             found = core.admins.value.authenticate(request.scope["headers"], core.now())
             if isinstance(found, Denied):
-                return _problem(problems.denied(found.status, found.reason, found.message))
+                return _problem(request, problems.denied(found.status, found.reason, found.message))
         body, content_type = render_metrics(view(core.box, snapshot(core), core.now()))
         return Response(body, media_type=content_type)
 
@@ -142,26 +145,34 @@ def control_app(core: Core) -> Starlette:
     )
 
 
-def _problem(problem: Problem) -> Response:
-    headers = {name.decode(): value.decode() for name, value in problem_headers(problem)}
+def _headers(scope: Scope, problem: Problem) -> Headers:
+    return [(b"x-request-id", request_id_of(scope).encode()), *problem_headers(problem)]
+
+
+def _problem(request: Request, problem: Problem) -> Response:
+    headers = {name.decode(): value.decode() for name, value in _headers(request.scope, problem)}
     return Response(CHAT.error(problem), problem.status, headers, "application/json")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
+    """What Starlette's router refuses. The path is taken from the scope: `request.url` fails on a bad Host."""
     assert isinstance(error, HTTPException)
+    path = request.scope["path"]
     if error.status_code == 404:
-        return _problem(problems.unknown_path(request.url.path))
-    problem = Problem(error.status_code, "http_error", str(error.detail), heals=False)
-    return Response(CHAT.error(problem), error.status_code, error.headers, "application/json")
+        return _problem(request, problems.unknown_path(path))
+    headers = dict(error.headers or {})
+    response = _problem(request, problems.method_not_allowed(path, headers.get("Allow", "GET")))
+    response.headers.update(headers)
+    return response
 
 
 def _from_loopback(request: Request, trusted: tuple[str, ...]) -> bool:
     """Whether the request comes from this machine: the peer, or behind a trusted proxy the address it names
-    last. A proxy that is not trusted, or that names nobody, is taken for the outside."""
+    last, in whichever of several headers. A proxy that is not trusted, or that names nobody, is taken for the
+    outside."""
     peer = request.client.host if request.client else ""
     if peer in trusted:
-        named = request.headers.get("x-forwarded-for", "").split(",")[-1].strip()
-        peer = named
+        peer = ",".join(request.headers.getlist("x-forwarded-for")).split(",")[-1].strip()
     elif "x-forwarded-for" in request.headers:
         return False
     try:

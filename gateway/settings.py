@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gateway.state import EngineProfile
 
@@ -25,8 +25,6 @@ class AdmissionSettings(_Table):
 
     streams: Annotated[int, Field(ge=0, le=256)] = 0
     """Streams served at once. 0 = the number the engine's profile (later: the plan) validated. Default 0."""
-    seat_streams: Annotated[int, Field(ge=1, le=256)] = 2
-    """Streams one seat may run while somebody else waits. Default 2."""
     queue_max: Annotated[int, Field(ge=0, le=1000)] = 32
     """Requests that may wait, all seats together. 0 = nobody waits, a full box refuses. Default 32."""
     queue_per_seat: Annotated[int, Field(ge=1, le=1000)] = 8
@@ -38,7 +36,7 @@ class AdmissionSettings(_Table):
     max_stream_s: Annotated[float, Field(ge=0)] = 1800.0
     """Longest stream, seconds; then it ends with an error. 0 disables. Default 1800."""
     seat_grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """How long running streams of a disabled or removed seat go on, seconds. Default 30."""
+    """How long running streams of a disabled or removed seat go on, seconds. 0 = not at all. Default 30."""
 
 
 class LimitSettings(_Table):
@@ -47,7 +45,8 @@ class LimitSettings(_Table):
     body_max_bytes: Annotated[int, Field(ge=1024)] = 64 * MIB
     """Largest request body, bytes; above it 413. Default 67108864 (64 MiB)."""
     body_budget_bytes: Annotated[int, Field(ge=1024)] = 256 * MIB
-    """Bytes of request bodies held in memory at once; above it 503. Default 268435456 (256 MiB)."""
+    """Bytes of request bodies held in memory at once; above it 503. At least body_max_bytes. Default 268435456
+    (256 MiB)."""
     body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """Time a client has to send its whole body, seconds; then 408. Default 30."""
     client_stall_s: Annotated[float, Field(ge=0)] = 30.0
@@ -60,7 +59,16 @@ class LimitSettings(_Table):
     """An engine that sends no byte of a running reply for this long, seconds, has lost it: the stream ends
     with an error. 0 disables. Default 240."""
     drain_s: Annotated[float, Field(ge=0)] = 30.0
-    """At a stop: how long running streams may go on, seconds. Default 30."""
+    """At a stop: how long running streams may go on, seconds. 0 = not at all. Default 30."""
+
+    @model_validator(mode="after")
+    def _largest_body_fits(self) -> LimitSettings:
+        if self.body_max_bytes > self.body_budget_bytes:
+            raise ValueError(
+                f"body_max_bytes ({self.body_max_bytes}) is above body_budget_bytes ({self.body_budget_bytes}): "
+                "the largest body could never be read"
+            )
+        return self
 
 
 class StaticEngine(_Table):

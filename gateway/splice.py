@@ -2,48 +2,34 @@
 
 The gateway forwards the bytes that the client sent; what it must add or change is spliced in, so that
 key order, number spelling and white space, and so the engine's prefix, stay the client's.
+
+Rules:
+- A body must be a valid JSON object: whoever calls has parsed it.
+- A key is of ASCII letters, digits and underscores. In the body it may be spelled with escapes.
+- Patterns are possessive: a plain `(a|b)*` keeps a note for each character of a long string.
 """
 
 from __future__ import annotations
 
+import json
 import re
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_MEMBER = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
+_SCALAR = re.compile(_STRING + rb'|[^\s",{}\[\]]++', re.DOTALL)
+_NESTING = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
 
 
 def value_span(body: bytes, key: str) -> tuple[int, int] | None:
-    """(start, end) of the value of a top-level `key`; the last one where it is repeated; None if absent.
-
-    `body` must be a valid JSON object whose keys are spelled without escapes in the case of `key`.
-    """
-    wanted = b'"' + key.encode() + b'"'
-    depth = 0
+    """(start, end) of the value of a top-level `key`; the last one where it is repeated; None if absent."""
+    if not _may_hold(body, key):
+        return None
     found: tuple[int, int] | None = None
-    start: int | None = None
-    end = 0
-    at_key, pending = False, False
-    for token in _TOKEN.finditer(body):
-        text = token.group()
-        if depth == 1 and text in (b",", b"}") and start is not None:
-            found, start = (start, end), None
-        if text in (b"{", b"["):
-            depth += 1
-            at_key = depth == 1
-            if depth == 1:
-                continue
-        elif text in (b"}", b"]"):
-            depth -= 1
-        elif depth == 1 and text == b",":
-            at_key = True
-            continue
-        elif depth == 1 and at_key:
-            pending, at_key = text == wanted, False
-            continue
-        elif depth == 1 and text == b":":
-            continue
-        if pending:
-            start, pending = token.start(), False
-        end = token.end()
+    position = body.index(b"{") + 1
+    while (member := _MEMBER.match(body, position)) is not None:
+        position = _value_end(body, member.end())
+        if json.loads(member[1]) == key:
+            found = (member.end(), position)
     return found
 
 
@@ -55,3 +41,31 @@ def replace_value(body: bytes, key: str, value: bytes) -> bytes:
     brace = body.index(b"{") + 1
     comma = b"" if body[brace:].lstrip().startswith(b"}") else b","
     return body[:brace] + b'"' + key.encode() + b'":' + value + comma + body[brace:]
+
+
+def _may_hold(body: bytes, key: str) -> bool:
+    """False when `key` is surely not in the body: it is not spelled out, and no letter of it is escaped.
+
+    This is the usual answer, at a hundredth of the cost of reading the body member by member.
+    """
+    if b'"' + key.encode() + b'"' in body:
+        return True
+    letters = "|".join(f"{ord(letter):02x}" for letter in sorted(set(key)))
+    return re.search(rf"\\u00(?:{letters})".encode(), body, re.IGNORECASE) is not None
+
+
+def _value_end(body: bytes, start: int) -> int:
+    """Offset behind the value that begins at `start`."""
+    scalar = _SCALAR.match(body, start)
+    if scalar is not None:
+        return scalar.end()
+    depth = 0
+    for token in _NESTING.finditer(body, start):
+        text = token.group()
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+            if depth == 0:
+                return token.end()
+    raise ValueError("not a JSON object")

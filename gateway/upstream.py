@@ -7,6 +7,8 @@ Rules:
   not depend on how fast the client reads.
 - `on_end` is called synchronously when the engine has ended the reply or the connection is gone: that is
   when the ticket comes back.
+- The reader wakes for a status, for bytes or for the end, never for a piece of one: what it hears of too early
+  would make the client hear of it too.
 - Closing is `abort()`: synchronous, idempotent, and the engine sees it at once.
 - One connection per request: a kept-alive one may be closed by the engine just as a request is written, and
   a completion must not be sent twice.
@@ -166,7 +168,6 @@ class EngineReply(asyncio.Protocol):
         if self._complete and not self._ended:
             self._finish()
             self.abort()
-        self._wake()
 
     def eof_received(self) -> None:
         return None
@@ -180,7 +181,6 @@ class EngineReply(asyncio.Protocol):
         else:
             self._problem = engine_lost("it closed the connection" if exc is None else str(exc))
             self._end()
-        self._wake()
 
     # httptools
 
@@ -194,6 +194,7 @@ class EngineReply(asyncio.Protocol):
             return
         self.status = status
         self.tap = self._make_tap(status, self.headers.get("content-type", ""))
+        self._wake()
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
@@ -209,6 +210,7 @@ class EngineReply(asyncio.Protocol):
         if out:
             self._buffer.append(out)
             self._buffered += len(out)
+            self._wake()
             if self._buffered > BUFFER_HIGH_BYTES and not self._paused and self._transport is not None:
                 self._paused = True
                 self._transport.pause_reading()

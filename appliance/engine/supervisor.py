@@ -69,6 +69,8 @@ HEALTH_S = 2.0
 """Time limit of one health probe, and the pause between two while the engine is READY."""
 HEALTH_STARTING_S = 0.2
 HEALTH_MISSES_MAX = 5
+LAST_WORDS_S = 0.1
+"""How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
 LOG_LINES_SHOWN = 60
 RECHECK_S = 120.0
 """A refused engine is checked again after this long: the operator may have mended it."""
@@ -252,11 +254,22 @@ class EngineSupervisor:
         try:
             if process.pid is not None:
                 self.ask(Spawned(process.pid, start_id))
+            await self._note_end(process, launch, start_id)
             exit_ = await process.wait()
         except asyncio.CancelledError:
             process.abandon()
             raise
         return diagnose(exit_, self._ring.tail(200), Context(command=launch.argv[0]))
+
+    async def _note_end(self, process: EngineProcess, launch: Launch, start_id: str) -> None:
+        """Say it at once when the engine is gone while others of its run are still dying: nobody may wait for
+        it meanwhile."""
+        exit_ = await process.wait_ended()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await process.wait()
+                return
+        self.ask(HealthLost(diagnose(exit_, self._ring.tail(200), Context(command=launch.argv[0])), start_id))
 
     async def _time_out(self, after_s: float, start_id: str) -> None:
         await asyncio.sleep(after_s)
@@ -267,10 +280,13 @@ class EngineSupervisor:
         misses, healthy = 0, False
         async with httpx.AsyncClient(timeout=HEALTH_S, headers=_bearer(launch), trust_env=False) as client:
             while True:
+                pause_s = HEALTH_S if healthy else HEALTH_STARTING_S
                 try:
                     (await client.get(launch.url + launch.health_path)).raise_for_status()
                 except httpx.HTTPError as error:
                     misses += healthy
+                    if isinstance(error, httpx.TimeoutException):  # it took HEALTH_S already
+                        pause_s = 0.0
                     if misses == HEALTH_MISSES_MAX:
                         self.ask(HealthLost(_unhealthy(error), start_id))
                         return
@@ -279,7 +295,7 @@ class EngineSupervisor:
                     if not healthy and self._state.start_id == start_id:
                         healthy = True
                         self.ask(HealthOk(start_id))
-                await asyncio.sleep(HEALTH_S if healthy else HEALTH_STARTING_S)
+                await asyncio.sleep(pause_s)
 
     async def _warm_up(self, start_id: str) -> None:
         launch = self._launch

@@ -1,0 +1,1 @@
+"""The box as a whole: real processes, one fake engine, failures as they happen."""

@@ -1,0 +1,189 @@
+"""A client that goes away: noticed at every step, the engine's connection closed and the ticket free at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gateway.limiter import Limiter, Place
+from tests.gateway.running import SEATS, Running, running
+from tests.gateway.wire import CHAT, COMPLETIONS, Wire, ask, chat, connect, exchange, head, post
+
+pytestmark = pytest.mark.anyio
+
+WANTED_S = 0.05
+ALLOWED_S = 0.25
+"""What the assertion allows on a loaded box; the figure itself is recorded."""
+
+Gone = Callable[[Wire], None]
+
+
+def close(client: Wire) -> None:
+    client.vanish()
+
+
+def reset(client: Wire) -> None:
+    sock = client.writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.vanish()
+
+
+def half_close(client: Wire) -> None:
+    client.writer.write_eof()
+
+
+HOW = pytest.mark.parametrize("how", [close, reset, half_close])
+STREAM_OR_NOT = pytest.mark.parametrize("stream", [True, False])
+
+
+@pytest.fixture
+def left_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When places were left, monotonic seconds."""
+    times: list[float] = []
+    leave = Limiter._leave
+
+    def noted(self: Limiter, place: Place) -> None:
+        leave(self, place)
+        times.append(time.monotonic())
+
+    monkeypatch.setattr(Limiter, "_leave", noted)
+    return times
+
+
+async def measured(
+    gateway: Running, client: Wire, how: Gone, left_at: list[float], *, upstream: bool
+) -> None:
+    """Let the client go away and check how long everything takes."""
+    aborted = gateway.engine.stats.aborted
+    gone_s = time.monotonic()
+    how(client)
+    await gateway.until(lambda: len(left_at) > 0, 2.0)
+    figures = {"ticket_ms": left_at[0] - gone_s}
+    if upstream:
+        await gateway.until(lambda: gateway.engine.stats.aborted == aborted + 1, 2.0)
+        figures["engine_ms"] = gateway.engine.stats.last_aborts[-1]["at_s"] - gone_s
+    print("measured", {name: round(seconds * 1000, 2) for name, seconds in figures.items()})
+    assert max(figures.values()) < ALLOWED_S
+    await gateway.until(lambda: len(gateway.done()) == 1)
+    assert gateway.done()[0]["word"] == "client_gone"
+
+
+@HOW
+@STREAM_OR_NOT
+async def test_in_the_queue(how: Gone, stream: bool, left_at: list[float]) -> None:
+    async with running({"silent_s": 30.0}, streams=1) as gateway, connect(gateway, post(chat(), seat="b")):
+        await gateway.until(lambda: gateway.engine.stats.running == 1)
+        async with connect(gateway, post(chat(stream=stream))) as client:
+            await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 1)
+            await measured(gateway, client, how, left_at, upstream=False)
+        assert gateway.core.limiter.view().waiting == ()
+        assert gateway.engine.stats.requests == 1
+
+
+@HOW
+@STREAM_OR_NOT
+@pytest.mark.parametrize("headers_delay", [True, False])
+async def test_in_a_silent_prefill(
+    how: Gone, stream: bool, headers_delay: bool, left_at: list[float]
+) -> None:
+    knobs = {"silent_s": 30.0, "headers_delay": headers_delay}
+    async with running(knobs) as gateway, connect(gateway, post(chat(stream=stream))) as client:
+        await gateway.until(lambda: gateway.engine.stats.running == 1)
+        await measured(gateway, client, how, left_at, upstream=True)
+
+
+@HOW
+async def test_in_decode(how: Gone, left_at: list[float]) -> None:
+    knobs = {"reply_tokens": 200_000, "time_scale": 1.0}
+    async with running(knobs) as gateway, connect(gateway, post(chat(stream=True))) as client:
+        await client.head()
+        for _ in range(5):
+            await client.chunk()
+        await measured(gateway, client, how, left_at, upstream=True)
+        assert gateway.done()[0]["completion_tokens"] >= 3
+
+
+async def test_while_it_does_not_read(left_at: list[float]) -> None:
+    knobs = {"reply_tokens": 250_000, "tokens_per_chunk": 400, "time_scale": 0.0005}
+    async with running(knobs) as gateway, connect(gateway, post(chat(stream=True)), small=True) as client:
+        await client.head()
+        client.writer.transport.pause_reading()
+        await gateway.until(lambda: any(x.send_since_s is not None for x in gateway.core.live))
+        await measured(gateway, client, reset, left_at, upstream=True)
+
+
+@HOW
+async def test_while_its_body_is_being_read(how: Gone) -> None:
+    body = json.dumps(chat("x" * 200_000)).encode()
+    request = post(body)[: -len(body) // 2]
+    async with running() as gateway, connect(gateway, request) as client:
+        await gateway.until(lambda: gateway.core.bodies.used_bytes == len(body))
+        gone_s = time.monotonic()
+        how(client)
+        await gateway.until(lambda: not gateway.core.live, 2.0)
+        assert time.monotonic() - gone_s < ALLOWED_S
+        await gateway.idle()
+        assert gateway.engine.stats.requests == 0
+        assert gateway.done()[0]["word"] == "client_gone"
+
+
+async def test_the_ticket_of_one_that_leaves_goes_to_the_next_in_line(left_at: list[float]) -> None:
+    async with running({"silent_s": 0.2}, streams=1) as gateway:
+        async with connect(gateway, post(chat())) as first:
+            await gateway.until(lambda: gateway.engine.stats.running == 1)
+            second = asyncio.create_task(exchange(gateway, post(chat(), seat="b")))
+            await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 1)
+            first.vanish()
+            await gateway.until(lambda: gateway.engine.stats.requests == 2, 0.2)
+        assert (await second).status == 200
+
+
+async def test_200_cancels_at_any_point_leave_nothing_behind() -> None:
+    dice = random.Random(20_26)
+    knobs = {"silent_s": 0.004, "reply_tokens": 20, "time_scale": 0.02}
+    async with running(knobs, admission={"queue_max": 100, "queue_per_seat": 100}) as gateway:
+        engine = gateway.engine
+        tasks: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as group:
+            for number in range(200):
+                tasks.append(group.create_task(_one_that_leaves(gateway, random.Random(dice.random()))))
+                if number % 8 == 7:
+                    await asyncio.sleep(0.025)
+        await gateway.idle()
+        await gateway.until(lambda: engine.stats.running == 0, 2.0)
+        words = {word: sum(n for (_, w), n in gateway.core.outcomes.items() if w == word) for word in _WORDS}
+        print("words", words)
+        assert len(tasks) == 200
+        assert engine.stats.peak_sequences <= 8  # an engine learns of those that left as their successors arrive
+        assert set(gateway.core.outcomes) <= {(seat, word) for seat in SEATS for word in _WORDS}
+        assert words["client_gone"] >= 50
+        assert words["ok"] >= 10
+        assert not [line for line in gateway.log if line["event"] != "request.done" and "loaded" not in line["event"]]
+        assert (await exchange(gateway, post(chat()))).status == 200
+
+
+_WORDS = ("ok", "client_gone")
+
+
+async def _one_that_leaves(gateway: Running, dice: random.Random) -> None:
+    path = dice.choice([CHAT, COMPLETIONS])
+    seat = dice.choice(SEATS)
+    body = json.dumps(ask(path, "x" * dice.choice([10, 90_000]), stream=dice.random() < 0.7)).encode()
+    request = head(path, seat, {"Content-Length": str(len(body))}) + body
+    if dice.random() < 0.15:
+        request = request[: dice.randrange(len(request))]
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        async with connect(gateway) as client:
+            client.writer.write(request)
+            await asyncio.sleep(dice.random() * 0.08)
+            dice.choice([close, reset, half_close])(client)
+            if dice.random() < 0.3:
+                await asyncio.sleep(0.02)

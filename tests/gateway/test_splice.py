@@ -1,0 +1,121 @@
+"""A splice changes one value and nothing else; json is the oracle."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.splice import replace_value, value_span
+
+KEY = "stream_options"
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8) | st.sampled_from(
+    [KEY, f'"{KEY}":', "\\", '"', "}{][,:", "\\u0073", "été", "\U0001f600"]
+)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+BLANKS = st.text(" \t\r\n", max_size=2)
+
+
+@st.composite
+def spelled(draw: st.DrawFn, value: Any) -> str:
+    """`value` as JSON with white space wherever it may stand, escapes or not."""
+    before, after = draw(BLANKS), draw(BLANKS)
+    if isinstance(value, dict):
+        inner = ",".join(f"{draw(spelled(k))}:{draw(spelled(v))}" for k, v in value.items())
+        return f"{before}{{{inner or draw(BLANKS)}}}{after}"
+    if isinstance(value, list):
+        return f"{before}[{','.join(draw(spelled(v)) for v in value) or draw(BLANKS)}]{after}"
+    return before + json.dumps(value, ensure_ascii=draw(st.booleans())) + after
+
+
+@st.composite
+def keys(draw: st.DrawFn) -> str:
+    """KEY as a client may spell it."""
+    return '"' + "".join(f"\\u{ord(c):04x}" if draw(st.integers(0, 9)) == 0 else c for c in KEY) + '"'
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> tuple[str, str | None, str]:
+    """An object in three pieces: before the last value of KEY, that value (None when absent), behind it."""
+    members = draw(st.lists(st.tuples(TEXTS.filter(lambda t: t != KEY), VALUES), max_size=4))
+    texts = [f"{draw(spelled(k))}:{draw(spelled(v))}" for k, v in members]
+    count = draw(st.integers(0, 2))
+    for _ in range(count):
+        texts.insert(draw(st.integers(0, len(texts))), "")
+    last = max((i for i, text in enumerate(texts) if not text), default=-1)
+    head, value, tail = draw(BLANKS) + "{", None, ""
+    for index, text in enumerate(texts):
+        comma = "," if index else ""
+        if text:
+            piece = comma + text
+        else:
+            name = f"{comma}{draw(BLANKS)}{draw(keys())}{draw(BLANKS)}:{draw(BLANKS)}"
+            own = draw(spelled(draw(VALUES))).strip(" \t\r\n")
+            if index == last:
+                head, value, tail = head + name, own, draw(BLANKS)
+                continue
+            piece = name + own + draw(BLANKS)
+        head, tail = (head + piece, tail) if value is None else (head, tail + piece)
+    end = draw(BLANKS) + "}" + draw(BLANKS)
+    return (head + end, None, "") if value is None else (head, value, tail + end)
+
+
+@given(objects(), VALUES)
+def test_only_the_last_value_of_the_key_changes(pieces: tuple[str, str | None, str], value: Any) -> None:
+    head, old, tail = pieces
+    body, new = (head + (old or "") + tail).encode(), json.dumps(value).encode()
+    before = json.loads(body)
+
+    after = replace_value(body, KEY, new)
+
+    assert json.loads(after) == before | {KEY: value}
+    if old is None:
+        assert value_span(body, KEY) is None
+        brace = body.index(b"{") + 1
+        assert after.startswith(body[:brace])
+        assert after.endswith(body[brace:])
+    else:
+        assert value_span(body, KEY) == (len(head.encode()), len((head + old).encode()))
+        assert after == head.encode() + new + tail.encode()
+    assert replace_value(after, KEY, new) == after
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"{}", b'{"k":1}'),
+        (b" { } ", b' {"k":1 } '),
+        (b'{"a":1.0}', b'{"k":1,"a":1.0}'),
+        (b'{"k":null,"a":1e2}', b'{"k":1,"a":1e2}'),
+        (b'{"k":2,"k":{"k":3}}', b'{"k":2,"k":1}'),
+        (b'{"a":{"k":2},"b":[{"k":3}]}', b'{"k":1,"a":{"k":2},"b":[{"k":3}]}'),
+        (b'{"a":"\\"k\\":2","k" :\n"x\\\\" }', b'{"a":"\\"k\\":2","k" :\n1 }'),
+        (b'{"a":"k","b":["k"],"k":[]}', b'{"a":"k","b":["k"],"k":1}'),
+        (b'{"\\u006b":2}', b'{"\\u006b":1}'),
+        (b'{"\\u006B":2,"\\u004b":3}', b'{"\\u006B":1,"\\u004b":3}'),
+        (b'{"\\\\u006b":2}', b'{"k":1,"\\\\u006b":2}'),
+        (b'{"k":-0.0}', b'{"k":1}'),
+        (b'{"k":[[[["]"]]],{"}":"{"}] , "a":true}', b'{"k":1 , "a":true}'),
+    ],
+)
+def test_examples(body: bytes, expected: bytes) -> None:
+    assert replace_value(body, "k", b"1") == expected
+
+
+@pytest.mark.parametrize("piece", [b"x\\n", b"[", b'\\"'])
+def test_a_long_string_takes_no_memory_of_its_own(piece: bytes) -> None:
+    body = b'{"m":"' + piece * 500_000 + b'","k":2}'
+    tracemalloc.start()
+    try:
+        assert value_span(body, "k") == (len(body) - 2, len(body) - 1)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+    finally:
+        tracemalloc.stop()
