@@ -35,6 +35,7 @@ from appliance.engine.external import ExternalEngine
 from appliance.engine.leftovers import sweep
 from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
 from appliance.engine.supervisor import EngineSupervisor
+from appliance.errors import ConfigError
 from appliance.files import lock_folder, make_folder
 from appliance.gatewayproc import GatewayProcess
 from appliance.listener import answer_absent, open_public
@@ -78,25 +79,33 @@ class Daemon:
         make_folder(paths.state_dir, "state_dir")
         make_folder(paths.runtime_dir, "runtime_dir")
         with _locked(paths.state_dir, paths.runtime_dir):
-            for name in ("gateway.record", "engine.record"):
-                swept = await asyncio.to_thread(sweep, paths.runtime_dir / name)
-                if swept:
-                    self._log.warning("daemon.swept", record=name, pids=swept)
-            for stale in paths.runtime_dir.glob("engine-*.key"):
-                stale.unlink(missing_ok=True)
+            with _usable(paths.runtime_dir):
+                await self._clean_up()
             public = open_public(*listen_address(self.config))
+            gateway = GatewayProcess(
+                public, self._gateway_settings(), paths.runtime_dir, self.board, self._log, self._child_stderr
+            )
             try:
-                await self._serve(public)
+                with _usable(paths.runtime_dir):
+                    gateway.write_settings()
+                await self._serve(public, gateway)
             finally:
                 public.close()
         self._log.info("daemon.stopped")
 
-    async def _serve(self, public: socket.socket) -> None:
+    async def _clean_up(self) -> None:
+        """End what a former daemon left behind. Raises OSError."""
+        runtime_dir = self.paths.runtime_dir
+        for name in ("gateway.record", "engine.record"):
+            swept = await asyncio.to_thread(sweep, runtime_dir / name)
+            if swept:
+                self._log.warning("daemon.swept", record=name, pids=swept)
+        for stale in runtime_dir.glob("engine-*.key"):
+            stale.unlink(missing_ok=True)
+
+    async def _serve(self, public: socket.socket, gateway: GatewayProcess) -> None:
         raise_file_limit()
         control = unixserver.bind(self.paths.control_socket)
-        gateway = GatewayProcess(
-            public, self._gateway_settings(), self.paths.runtime_dir, self.board, self._log, self._child_stderr
-        )
         engine = self._supervisor()
         self._gateway, self._engine = gateway, engine
         self._log.info("daemon.started", listen=self.config.listen, engine=engine.adapter.kind)
@@ -207,6 +216,16 @@ def raise_file_limit() -> None:
     """As many open files as the system allows: each stream takes two, each idle client one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a ConfigError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        message = f"runtime_dir: the folder {folder} cannot be used: {error}"
+        raise ConfigError(message, f"see: df {folder}; ls -ld {folder}") from error
 
 
 @contextlib.contextmanager

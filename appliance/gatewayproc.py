@@ -44,7 +44,7 @@ STOP_MARGIN_S = 5.0
 
 
 class GatewayProcess:
-    """One per daemon; `run` for ever, `stop` once."""
+    """One per daemon; `write_settings`, then `run` for ever, `stop` once."""
 
     def __init__(
         self,
@@ -69,9 +69,12 @@ class GatewayProcess:
         self._ended = asyncio.Event()
         self._stopping = False
 
+    def write_settings(self) -> None:
+        """Write the file that each gateway reads at its start. Raises OSError."""
+        write_private(self._settings_file, self._settings.model_dump_json().encode())
+
     async def run(self) -> None:
         """Keep a gateway alive until `stop`."""
-        write_private(self._settings_file, self._settings.model_dump_json().encode())
         async with asyncio.TaskGroup() as group:
             stand_in = group.create_task(self._stand_in())
             young = 0

@@ -54,8 +54,7 @@ async def follow(core: Core, control_socket: Path) -> None:
                 params = {"after": str(revision), "wait_s": str(POLL_WAIT_S)}
                 answer = (await client.get("/state", params=params)).raise_for_status()
                 box = BoxState.model_validate_json(answer.content)
-                engine = engine_of(box.engine)
-            except (httpx.HTTPError, ValidationError, OSError, ValueError) as error:
+            except (httpx.HTTPError, ValidationError) as error:
                 if not lost:
                     core.log.warning("control.lost", error=str(error) or type(error).__name__)
                 lost = True
@@ -67,4 +66,12 @@ async def follow(core: Core, control_socket: Path) -> None:
                 revision = box.revision
                 if box.engine.phase is not core.engine_state.phase:
                     core.log.info("engine.seen", phase=str(box.engine.phase), start_id=box.engine.start_id)
-                core.engine_changed(box, engine)
+                core.engine_changed(box, _usable(box.engine))
+
+
+def _usable(state: EngineState) -> Engine | None:
+    """None also while the key cannot be read: the daemon has removed it because that engine has ended."""
+    try:
+        return engine_of(state)
+    except OSError:
+        return None

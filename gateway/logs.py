@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any, TextIO
 
+import orjson
 import structlog
 
 EVENTS = frozenset(
@@ -63,9 +64,11 @@ def configure(component: str, stream: TextIO | None = None) -> Log:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if terminal:
-        processors.append(structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ))
+        # the default shows local variables where rich is installed: bodies and keys among them
+        plain = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ, exception_formatter=plain))
     else:
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_dumps)]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -79,6 +82,10 @@ def configure(component: str, stream: TextIO | None = None) -> Log:
     uvicorn_log.addFilter(_NotOurEndings())
     log: Log = structlog.get_logger().bind(component=component)
     return log
+
+
+def _dumps(fields: Any, **options: Any) -> str:
+    return orjson.dumps(fields, **options).decode()
 
 
 class _NotOurEndings(logging.Filter):

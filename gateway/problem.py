@@ -63,7 +63,9 @@ def unknown_model(model: str, models: tuple[str, ...]) -> Problem:
 
 def body_too_large(limit_bytes: int) -> Problem:
     """413: the body is above `body_max_bytes`."""
-    message = f"The request body is larger than {limit_bytes // (1024 * 1024)} MiB, the limit of this box."
+    mib = limit_bytes / (1024 * 1024)
+    limit = f"{mib:g} MiB" if mib.is_integer() else f"{limit_bytes} bytes"
+    message = f"The request body is larger than {limit}, the limit of this box."
     return Problem(413, "body_too_large", message, heals=False)
 
 

@@ -6,7 +6,8 @@ What uvicorn does not do, and why each is here:
    second request.
 3. Pipelined requests are not read: uvicorn stops reading to queue them and then no longer notices that the
    client is gone. The first is answered and the connection closed; clients send the second again.
-4. What a client goes on sending after it was answered is thrown away, for 30 s at most.
+4. What a client goes on sending after it was answered is thrown away, for 30 s at most; only then is a
+   connection closed that should be. Closing with bytes unread resets it, and the answer may be lost.
 5. A connection can be cut: `scope["moe.abort"]()`. An ordinary close waits for a client that reads nothing.
    `scope["moe.unsent"]()` are the bytes that wait for the client: while they get fewer, it reads.
 6. Vanished and stalled clients: TCP_USER_TIMEOUT and a small send buffer on each accepted socket.
@@ -127,6 +128,8 @@ class _Hardened(HttpToolsProtocol):
         if not self._skip:
             self._in_head = False  # also for one that came in the same piece as what was thrown away before it (4)
             super().on_headers_complete()
+            if not self.cycle.keep_alive:
+                self.cycle.transport = _ClosedLast(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         if not self._skip:
@@ -138,6 +141,8 @@ class _Hardened(HttpToolsProtocol):
         super().on_message_complete()
         if self.cycle.response_complete:
             self._next_request()
+            if not self.cycle.keep_alive:
+                self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -156,3 +161,16 @@ class _Hardened(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class _ClosedLast:
+    """The transport of a request whose connection is to be closed behind it: not before its body has come (4)."""
+
+    def __init__(self, protocol: _Hardened) -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        if not self._protocol.cycle.more_body:
+            self._protocol.transport.close()

@@ -155,7 +155,7 @@ def _problem(request: Request, problem: Problem) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """What Starlette's router refuses. The path is taken from the scope: `request.url` fails on a bad Host."""
+    """What Starlette's router refuses."""
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 404:

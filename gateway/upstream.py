@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -32,7 +33,6 @@ from gateway.problem import Problem, engine_lost, engine_unreachable
 CONNECT_TIMEOUT_S = 5.0
 BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 """Reply bytes that wait for a slow client before the engine is no longer read."""
-BUFFER_LOW_BYTES = 2 * 1024 * 1024
 
 
 class EngineError(Exception):
@@ -156,18 +156,22 @@ class EngineReply(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_byte_s = self._now()
+        broken = ""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.fail(engine_lost(f"it did not answer in HTTP: {error}"))
-            return
+            broken = f"it did not answer in HTTP: {error}"
+        except httptools.HttpParserUpgrade:
+            broken = "it wants to switch protocols"
         if self._parts:
             piece = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts.clear()
             self._pass(piece)
-        if self._complete and not self._ended:
+        if self._complete and not self._ended:  # what follows a whole reply is not ours, broken or not
             self._finish()
             self.abort()
+        elif broken:
+            self.fail(engine_lost(broken))
 
     def eof_received(self) -> None:
         return None
@@ -185,10 +189,13 @@ class EngineReply(asyncio.Protocol):
     # httptools
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self.status:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip(" \t")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        if self._complete:
+            return
         if status < 200:
             self.headers.clear()
             return
@@ -197,7 +204,8 @@ class EngineReply(asyncio.Protocol):
         self._wake()
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+        if not self._complete:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
         self._complete = self.status != 0
@@ -243,11 +251,12 @@ async def send(
     Raises EngineError when the engine cannot be reached within 5 s.
     """
     loop = asyncio.get_running_loop()
-    lines = [f"POST {address.base_path}{path} HTTP/1.1", f"host: {address.host}:{address.port}"]
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    lines = [f"POST {address.base_path}{path} HTTP/1.1", f"host: {host}:{address.port}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     lines += ["content-type: application/json", f"content-length: {len(body)}", "connection: close", "", ""]
     request = "\r\n".join(lines).encode("latin-1") + body
-    tls = ssl.create_default_context() if address.tls else None
+    tls = _tls() if address.tls else None
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, reply = await loop.create_connection(
@@ -257,3 +266,9 @@ async def send(
         detail = "no connection within 5 s" if isinstance(error, TimeoutError) else str(error)
         raise EngineError(engine_unreachable(detail)) from error
     return reply
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Made once: reading the system's certificates takes longer than a token."""
+    return ssl.create_default_context()

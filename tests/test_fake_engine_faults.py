@@ -66,7 +66,7 @@ async def raw(engine: Served, **ask: Any) -> AsyncIterator[tuple[asyncio.StreamR
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110  the engine has no events for tests to wait for
+        while not met():
             await asyncio.sleep(0.001)
 
 

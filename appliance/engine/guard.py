@@ -5,7 +5,8 @@ Touches processes, signals, /proc and the record file. Run by path: `python -I -
 
 Rules:
 - Standard library only, and little of it: this runs before every engine and stays for as long as it does.
-- End of file on stdin is the only way to stop it: the daemon closes the pipe, or dies and the kernel does.
+- End of file on stdin is the only way to stop it: the daemon closes the pipe, or dies and the kernel does. A
+  daemon that asks writes a byte before; without one it has died, and the grace is `ORPHAN_GRACE_S` at most.
 - The record is on disk before the engine's first instruction, so no engine lives that a sweep cannot find.
 - The guard is a subreaper: an orphan below it becomes its child. So "no child left" (ECHILD) means that
   nothing is left below, and every death below ends in a SIGCHLD here. That is why nothing polls.
@@ -33,6 +34,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SELF_EXIT_GRACE_S = 1.0
 """What is left below an engine that ended by itself gets this long between SIGTERM and SIGKILL."""
+ORPHAN_GRACE_S = 5.0
+"""Longest grace when the daemon died: with `HARD_S` nothing is left well within 10 s."""
 HARD_S = 1.5
 """How long SIGKILL is repeated before the guard reports `stuck`; with the grace it stays below grace + 2 s."""
 RESCAN_S = 0.05
@@ -137,6 +140,7 @@ class Guard:
         self.engine = 0
         self.engine_ended = False
         self.stdin_ended = False
+        self.stop_asked = False
         self.wake_fd = -1
 
     def say(self, event: str, **fields: object) -> None:
@@ -201,8 +205,9 @@ class Guard:
                 continue
             except OSError:
                 data = b""
-            if fd == 0 and not data:
-                self.stdin_ended = True
+            if fd == 0:
+                self.stop_asked = self.stop_asked or bool(data)
+                self.stdin_ended = not data
 
     def send(self, number: int) -> None:
         """Signal the engine's group while its id is surely ours; after that everything below, by pid."""
@@ -218,7 +223,7 @@ class Guard:
         """End everything below: SIGTERM, `grace_s` seconds, SIGKILL; False when something outlives that.
 
         Processes that left the engine's group get their SIGTERM when the engine is gone: until then they
-        are the engine's to end.
+        are the engine's to end. From then on nobody has more than `SELF_EXIT_GRACE_S`.
         """
         deadline = time.monotonic() + grace_s
         asked_rest = self.engine_ended
@@ -229,6 +234,7 @@ class Guard:
                 asked_rest = True
                 self.send(signal.SIGTERM)
                 self.send(signal.SIGCONT)
+                deadline = min(deadline, time.monotonic() + SELF_EXIT_GRACE_S)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
@@ -253,7 +259,8 @@ class Guard:
         started = self.spawn()
         while not (self.reap() or self.engine_ended or self.stdin_ended):
             self.sleep(None)
-        if not self.kill_all(SELF_EXIT_GRACE_S if self.engine_ended else self.grace_s):
+        grace_s = self.grace_s if self.stop_asked else min(self.grace_s, ORPHAN_GRACE_S)
+        if not self.kill_all(SELF_EXIT_GRACE_S if self.engine_ended else grace_s):
             self.say("stuck", pids=descendants(os.getpid()))
             return 1
         self.remove_record()

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -175,6 +176,8 @@ class EngineProcess:
         if self._exit is None:
             self._stop_asked = True
         if self._lifeline >= 0:
+            with contextlib.suppress(OSError):  # a guard that is gone reads nothing
+                os.write(self._lifeline, b"s")  # asked to, not dead
             os.close(self._lifeline)
             self._lifeline = -1
 

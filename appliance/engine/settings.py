@@ -119,7 +119,10 @@ class ExternalSettings(_Declared):
             raise ValueError("holds credentials; put the key alone into a 0600 file and set key_file")
         if parts.query or parts.fragment:
             raise ValueError("must not have a ? or # part")
-        _ = parts.port  # raises ValueError when it is not a port
+        try:
+            _ = parts.port
+        except ValueError:  # its own message repeats what may be a password
+            raise ValueError("has a port that is not a number up to 65535") from None
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         return f"{parts.scheme}://{parts.netloc}{path}"
 

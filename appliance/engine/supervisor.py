@@ -1,40 +1,27 @@
-"""Carries the lifecycle's decisions out: prepares, spawns, probes, warms up, stops; tells the board.
+"""Carries the lifecycle's decisions out and tells the board; run.py follows each start.
 
-Touches child processes, the engine's HTTP port, its key file and its log file.
+Touches the box (through its probe), the engine's log file, and what run.py touches.
 
-Rules:
-- One queue of events, one loop that handles them: two decisions never interleave.
-- What runs for one start carries its start id; what comes late from a former start is ignored by the lifecycle.
-- The key is new at every start, in a 0600 file of its own name, so that an old gateway never reads a new key.
+Rule: one queue of events, one loop that handles them, so that two decisions never interleave.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import secrets
-import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
-import httpx
-
 from appliance.board import Board
 from appliance.box.facts import Facts
 from appliance.engine import lifecycle
-from appliance.engine.adapter import Adapter, Launch
-from appliance.engine.failures import Context, diagnose
+from appliance.engine.adapter import Adapter
 from appliance.engine.lifecycle import State
 from appliance.engine.lifecycle_events import (
     Effect,
     Event,
-    Exited,
-    HealthLost,
-    HealthOk,
     Kill,
     Prepare,
     Prepared,
@@ -46,31 +33,18 @@ from appliance.engine.lifecycle_events import (
     RestartAsked,
     SetTimer,
     Spawn,
-    Spawned,
     StartAsked,
-    StartTimeout,
     StopAsked,
     StopDone,
     TimerDue,
     WarmUp,
-    WarmUpDone,
-    WarmUpFailed,
 )
 from appliance.engine.logring import LogRing
-from appliance.engine.process import EngineProcess
-from appliance.engine.warmup import WarmUpFailed as WarmUpError
-from appliance.engine.warmup import warm_up
+from appliance.engine.run import EngineRun
 from appliance.errors import MoeError
-from appliance.files import write_private
 from gateway.logs import Log
 from gateway.state import Cause, EngineState, Finding, Phase, Severity
 
-HEALTH_S = 2.0
-"""Time limit of one health probe, and the pause between two while the engine is READY."""
-HEALTH_STARTING_S = 0.2
-HEALTH_MISSES_MAX = 5
-LAST_WORDS_S = 0.1
-"""How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
 LOG_LINES_SHOWN = 60
 RECHECK_S = 120.0
 """A refused engine is checked again after this long: the operator may have mended it."""
@@ -93,9 +67,8 @@ class EngineSupervisor:
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     _group: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     _preparing: asyncio.Task[None] | None = None
-    _process: EngineProcess | None = None
-    _run: asyncio.Task[None] | None = None
-    _launch: Launch | None = None
+    _run: EngineRun | None = None
+    _following: asyncio.Task[None] | None = None
     _timer: asyncio.TimerHandle | None = None
     _ring: LogRing = field(init=False)
     _stopping: bool = False
@@ -148,9 +121,11 @@ class EngineSupervisor:
             case Prepare():
                 self._preparing = self._group.create_task(self._prepare())
             case Spawn():
-                self._run = self._group.create_task(self._one_run())
+                self._run = EngineRun(self.adapter, self.state_dir, self.runtime_dir, self._ring, self.ask, self.log)
+                self._following = self._group.create_task(self._run.follow())
             case WarmUp():
-                self._group.create_task(self._warm_up(self._state.start_id))
+                assert self._run is not None, "WarmUp follows Spawn"
+                self._group.create_task(self._run.warm_up())
             case Kill(cause=cause):
                 self._kill(cause)
             case SetTimer(at_s=at_s):
@@ -163,14 +138,10 @@ class EngineSupervisor:
     def _kill(self, cause: Cause) -> None:
         if self._preparing is not None and not self._preparing.done():
             self._preparing.cancel()
-        elif not self.adapter.supervised and self._run is not None:
-            self._run.cancel()
-        elif self._process is not None:
-            self._group.create_task(self._stop_process(self._process))
-
-    @staticmethod
-    async def _stop_process(process: EngineProcess) -> None:
-        await process.stop()
+        elif not self.adapter.supervised and self._following is not None:
+            self._following.cancel()
+        elif self._run is not None:
+            self._group.create_task(self._run.end())
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -205,112 +176,6 @@ class EngineSupervisor:
         else:
             self.ask(Prepared())
 
-    # A run
-
-    async def _one_run(self) -> None:
-        """From Spawn to Exited; Exited is said exactly once, whatever happens."""
-        start_id = secrets.token_hex(6)
-        key_file = self.runtime_dir / f"engine-{start_id}.key"
-        cause = Cause(id="engine.stopped", title="The engine was stopped.", remedy="moe-appliance restart")
-        try:
-            write_private(key_file, secrets.token_urlsafe(32).encode())
-            launch = self.adapter.launch(free_port(), key_file)
-            self._launch = launch
-            async with asyncio.TaskGroup() as group:
-                side = [
-                    group.create_task(self._probe_health(launch, start_id)),
-                    group.create_task(self._time_out(launch.start_timeout_s, start_id)),
-                ]
-                if self.adapter.supervised:
-                    cause = await self._run_process(launch, start_id)
-                else:
-                    self.ask(Spawned(None, start_id))
-                    await asyncio.Event().wait()
-                for task in side:
-                    task.cancel()
-        except OSError as error:
-            cause = Cause(
-                id="engine.spawn", title=f"The engine cannot be started: {error}", remedy="moe-appliance status"
-            )
-        except asyncio.CancelledError:
-            if self.adapter.supervised:
-                raise
-        finally:
-            self._process = None
-            key_file.unlink(missing_ok=True)
-            self.log.warning("engine.ended", cause=cause.id, title=cause.title)
-            self.ask(Exited(cause))
-
-    async def _run_process(self, launch: Launch, start_id: str) -> Cause:
-        process = await EngineProcess.start(
-            launch.argv,
-            env={**os.environ, **launch.env},
-            cwd=self.state_dir,
-            record=self.runtime_dir / "engine.record",
-            grace_s=launch.grace_s,
-            log=self._ring,
-        )
-        self._process = process
-        try:
-            if process.pid is not None:
-                self.ask(Spawned(process.pid, start_id))
-            await self._note_end(process, launch, start_id)
-            exit_ = await process.wait()
-        except asyncio.CancelledError:
-            process.abandon()
-            raise
-        return diagnose(exit_, self._ring.tail(200), Context(command=launch.argv[0]))
-
-    async def _note_end(self, process: EngineProcess, launch: Launch, start_id: str) -> None:
-        """Say it at once when the engine is gone while others of its run are still dying: nobody may wait for
-        it meanwhile."""
-        exit_ = await process.wait_ended()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
-                await process.wait()
-                return
-        self.ask(HealthLost(diagnose(exit_, self._ring.tail(200), Context(command=launch.argv[0])), start_id))
-
-    async def _time_out(self, after_s: float, start_id: str) -> None:
-        await asyncio.sleep(after_s)
-        self.ask(StartTimeout(after_s, start_id))
-
-    async def _probe_health(self, launch: Launch, start_id: str) -> None:
-        """HealthOk once; afterwards HealthLost after five misses in a row."""
-        misses, healthy = 0, False
-        async with httpx.AsyncClient(timeout=HEALTH_S, headers=_bearer(launch), trust_env=False) as client:
-            while True:
-                pause_s = HEALTH_S if healthy else HEALTH_STARTING_S
-                try:
-                    (await client.get(launch.url + launch.health_path)).raise_for_status()
-                except httpx.HTTPError as error:
-                    misses += healthy
-                    if isinstance(error, httpx.TimeoutException):  # it took HEALTH_S already
-                        pause_s = 0.0
-                    if misses == HEALTH_MISSES_MAX:
-                        self.ask(HealthLost(_unhealthy(error), start_id))
-                        return
-                else:
-                    misses = 0
-                    if not healthy and self._state.start_id == start_id:
-                        healthy = True
-                        self.ask(HealthOk(start_id))
-                await asyncio.sleep(pause_s)
-
-    async def _warm_up(self, start_id: str) -> None:
-        launch = self._launch
-        assert launch is not None
-        key = launch.key_file.read_text().strip() if launch.key_file is not None else None
-        try:
-            warm = await warm_up(
-                launch.url, key, self.adapter.served_model, lambda step, part: self.ask(Progress(step, part))
-            )
-        except WarmUpError as error:
-            self.ask(WarmUpFailed(error.cause, start_id))
-            return
-        context_tokens = self.adapter.context_tokens or warm.context_tokens
-        self.ask(WarmUpDone(warm.models, context_tokens, warm.tok_per_s, start_id))
-
     # What others see
 
     def _on_line(self, line: str) -> None:
@@ -334,7 +199,7 @@ class EngineSupervisor:
             self.ask(StartAsked())
 
     def _publish(self, *, at_once: bool = True) -> None:
-        state, launch = self._state, self._launch
+        state, launch = self._state, self._run.launch if self._run is not None else None
         wall_s = time.time() - time.monotonic()
         running = state.phase in (Phase.STARTING, Phase.WARMING, Phase.READY) and launch is not None
         self.board.update(
@@ -359,27 +224,3 @@ class EngineSupervisor:
                 log_tail=self._ring.tail(LOG_LINES_SHOWN),
             ),
         )
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with contextlib.closing(socket.socket()) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-def _bearer(launch: Launch) -> Mapping[str, str]:
-    if launch.key_file is None:
-        return {}
-    return {"authorization": f"Bearer {launch.key_file.read_text().strip()}"}
-
-
-def _unhealthy(error: httpx.HTTPError) -> Cause:
-    missed_s = HEALTH_MISSES_MAX * HEALTH_S
-    why = str(error) or type(error).__name__
-    return Cause(
-        id="engine.hung",
-        title=f"The engine did not answer its health probe for {missed_s:g} s ({why}).",
-        remedy="moe-appliance status (shows its last log lines)",
-    )

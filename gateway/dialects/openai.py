@@ -17,7 +17,7 @@ import orjson
 from gateway.dialects import Prepared
 from gateway.meter import ChatTap, JsonTap, Tap
 from gateway.problem import Problem, bad_request
-from gateway.splice import replace_value
+from gateway.splice import replace_value, value_span
 
 _TYPES = {
     400: "invalid_request_error",
@@ -51,8 +51,9 @@ class OpenAI:
         options = body.get("stream_options")
         asked = isinstance(options, dict) and options.get("include_usage") is True
         if stream and not asked:
-            forced = {**options, "include_usage": True} if isinstance(options, dict) else {"include_usage": True}
-            raw = replace_value(raw, "stream_options", orjson.dumps(forced))
+            span = value_span(raw, "stream_options") if isinstance(options, dict) else None
+            old = raw[span[0] : span[1]] if span is not None else b"{}"
+            raw = replace_value(raw, "stream_options", replace_value(old, "include_usage", b"true"))
         return Prepared(raw, stream, body.get("model"), strip_usage=not asked)
 
     def _check(self, body: dict[str, Any]) -> Problem | None:

@@ -85,8 +85,10 @@ class Run:
         assert self.parent.stdout is not None
         return read_line(self.parent.stdout.fileno())
 
-    def stop(self) -> None:
+    def stop(self, *, asked: bool = False) -> None:
         assert self.parent.stdin is not None
+        if asked:
+            self.parent.stdin.write(b"s")
         self.parent.stdin.close()
 
     def close(self) -> None:
@@ -150,6 +152,16 @@ def test_an_engine_that_ignores_sigterm_is_killed_after_the_grace(start: Start) 
     run.stop()
     assert run.events() == [{"event": "exited", "code": None, "signal": signal.SIGKILL}, CLEAN]
     assert 0.3 <= time.monotonic() - before < 2.3
+
+
+def test_workers_get_one_second_once_the_engine_has_ended_however_long_the_grace(start: Start) -> None:
+    run = start(*sh(f'{sys.executable} -c "{PY_IGNORES_TERM}" & trap "exit 0" TERM; wait'), grace_s=30.0)
+    run.event()
+    assert run.line() == "up"
+    before = time.monotonic()
+    run.stop(asked=True)
+    assert run.events() == [{"event": "exited", "code": 0, "signal": None}, CLEAN]
+    assert time.monotonic() - before < 3.0
 
 
 def test_descendants_in_their_own_sessions_are_ended(start: Start) -> None:

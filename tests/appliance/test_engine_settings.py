@@ -70,12 +70,14 @@ def test_an_external_url_is_kept_without_tail(given: str, kept: str) -> None:
         ("http://", "must look like"),
         ("http://me:secret@x", "key_file"),
         ("http://x?key=1", "must not have"),
-        ("http://x:99999", "out of range"),
+        ("http://x:99999", "not a number up to 65535"),
+        ("http://me:secret", "not a number up to 65535"),
     ],
 )
 def test_a_bad_external_url_says_what_is_wrong(url: str, says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
+    with pytest.raises(ValidationError, match=says) as caught:
         ExternalSettings(kind="external", url=url)
+    assert all("secret" not in fault["msg"] for fault in caught.value.errors())
 
 
 @pytest.mark.parametrize(

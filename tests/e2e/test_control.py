@@ -54,7 +54,7 @@ def test_strangers_are_refused_by_the_mode_and_by_their_credentials(shared_box: 
         assert knock(shared_box, name) in ("b''", "ConnectionResetError", "BrokenPipeError")
         (shared_box.runtime / name).chmod(0o660)
     assert shared_box.log.count('"control.refused"') == 2
-    assert f'"uid": {NOBODY}' in shared_box.log
+    assert f'"uid":{NOBODY}' in shared_box.log
     assert shared_box.state()["engine"]["phase"] == "ready"
 
 

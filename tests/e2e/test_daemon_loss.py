@@ -17,7 +17,8 @@ WORKERS = {"grandchildren": 2}
 
 def test_killed_daemons_leave_nothing(make_box: MakeBox) -> None:
     kinds = {"strays": {"grandchildren_setsid": True}, "deaf": {"ignore_sigterm": True}}
-    boxes = [make_box(name, knobs=WORKERS | knobs).start() for name, knobs in kinds.items()]
+    patient = {"engine": {"grace_s": 30.0}}  # the default; a daemon that died leaves no time for it
+    boxes = [make_box(name, knobs=WORKERS | knobs, tables=patient).start() for name, knobs in kinds.items()]
     for box in boxes:
         workers = box.wait_ready().stats()["grandchildren"]
         assert len(box.left()) == 6, box.told_left()  # daemon, gateway, guard, engine, two workers

@@ -101,7 +101,9 @@ def keeper(public: socket.socket, folder: Path) -> tuple[GatewayProcess, Board]:
         engine=StaticEngine(url="http://127.0.0.1:9"),
     )
     board = Board(BoxState())
-    return GatewayProcess(public, settings, folder, board, logs.configure("daemon", io.StringIO())), board
+    process = GatewayProcess(public, settings, folder, board, logs.configure("daemon", io.StringIO()))
+    process.write_settings()
+    return process, board
 
 
 @pytest.mark.anyio

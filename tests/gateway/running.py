@@ -90,7 +90,7 @@ class Running:
     async def until(self, true: Callable[[], bool], limit_s: float = 5.0) -> None:
         """Wait until it is so. Raises TimeoutError."""
         async with asyncio.timeout(limit_s):
-            while not true():
+            while not true():  # nothing tells it when
                 await asyncio.sleep(0.001)
 
     async def idle(self, limit_s: float = 5.0) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 CLOSE, RESET, HOLD = "close", "reset", "hold"
 """What the server does after its last byte: FIN, RST, or wait for the client to close."""
 
-OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nX-Note:  two words\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nX-Note:  two words \r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 REPLIES: dict[str, tuple[bytes, str]] = {
     "content-length": (OK + b"content-length: 5\r\n\r\nhello", CLOSE),
@@ -55,7 +55,7 @@ async def _read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def scripted(pieces: Sequence[bytes], then: str = CLOSE) -> AsyncIterator[Script]:
+async def scripted(pieces: Sequence[bytes], then: str = CLOSE, host: str = "127.0.0.1") -> AsyncIterator[Script]:
     """Serve `pieces`, each written by itself, and then `then`."""
     script = Script()
     handlers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -81,7 +81,7 @@ async def scripted(pieces: Sequence[bytes], then: str = CLOSE) -> AsyncIterator[
         finally:
             writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, host, 0)
     script.port = server.sockets[0].getsockname()[1]
     try:
         yield script

@@ -125,7 +125,7 @@ async def test_the_order_is_fair_between_seats(watched: Watched) -> None:
         assert own == sorted(own)
 
 
-async def test_one_seat_may_use_all_streams_while_nobody_else_waits_and_two_when_others_do(watched: Watched) -> None:
+async def test_one_seat_may_use_all_streams_until_others_come(watched: Watched) -> None:
     async with running({"silent_s": 0.1}) as gateway:
         own = [asyncio.create_task(exchange(gateway, post(ask(CHAT, stream=True), seat="a"))) for _ in range(8)]
         await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 4)

@@ -58,9 +58,7 @@ def left_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
-async def measured(
-    gateway: Running, client: Wire, how: Gone, left_at: list[float], *, upstream: bool
-) -> None:
+async def measured(gateway: Running, client: Wire, how: Gone, left_at: list[float], *, upstream: bool) -> None:
     """Let the client go away and check how long everything takes."""
     aborted = gateway.engine.stats.aborted
     gone_s = time.monotonic()
@@ -91,9 +89,7 @@ async def test_in_the_queue(how: Gone, stream: bool, left_at: list[float]) -> No
 @HOW
 @STREAM_OR_NOT
 @pytest.mark.parametrize("headers_delay", [True, False])
-async def test_in_a_silent_prefill(
-    how: Gone, stream: bool, headers_delay: bool, left_at: list[float]
-) -> None:
+async def test_in_a_silent_prefill(how: Gone, stream: bool, headers_delay: bool, left_at: list[float]) -> None:
     knobs = {"silent_s": 30.0, "headers_delay": headers_delay}
     async with running(knobs) as gateway, connect(gateway, post(chat(stream=stream))) as client:
         await gateway.until(lambda: gateway.engine.stats.running == 1)

@@ -92,7 +92,7 @@ SPACED = b'{ "messages":[{"content":"hi \\u00e9", "role" : "user"}],\n "temperat
     [
         (b"", None),
         (b', "stream_options": {"include_usage": true}', b', "stream_options": {"include_usage": true}'),
-        (b', "stream_options": {"include_usage" : false}', b', "stream_options": {"include_usage":true}'),
+        (b', "stream_options": {"include_usage" : false}', b', "stream_options": {"include_usage" : true}'),
         (b', "stream_options" :null', b', "stream_options" :{"include_usage":true}'),
         (b', "stream_options":{}', b', "stream_options":{"include_usage":true}'),
     ],

@@ -22,7 +22,7 @@ async def busy(gateway: Running, group: asyncio.TaskGroup, streams: int = 1) -> 
     """Occupy every ticket."""
     for _ in range(streams):
         group.create_task(exchange(gateway, post(chat("busy", stream=True), seat="e")))
-    await gateway.until(lambda: gateway.core.limiter.running == streams)
+    await gateway.until(lambda: gateway.engine.stats.running == streams)
 
 
 def queued(answer: Answer) -> list[bytes]:

@@ -79,8 +79,8 @@ def test_a_stream_always_asks_for_usage_and_nothing_else_changes(raw: bytes) -> 
             b'{"messages":[1],"stream":true,"stream_options": {"include_usage":true} }',
         ),
         (
-            b'{"messages":[1],"stream":true,"stream_options":{"include_usage":false,"x":1}}',
-            b'{"messages":[1],"stream":true,"stream_options":{"include_usage":true,"x":1}}',
+            b'{"messages":[1],"stream":true,"stream_options":{"include_usage":false, "x":1e2}}',
+            b'{"messages":[1],"stream":true,"stream_options":{"include_usage":true, "x":1e2}}',
         ),
         (
             b'{"stream_options":{},"messages":[1],"stream":true,"stream\\u005foptions":{}}',

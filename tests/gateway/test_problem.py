@@ -118,6 +118,7 @@ OTHERS: list[tuple[Problem, int, list[str]]] = [
     (problems.unknown_model("gpt", ("a", "b")), 404, ["gpt", "a, b"]),
     (problems.unknown_model("gpt", ()), 404, ["none yet"]),
     (problems.body_too_large(64 * 1024 * 1024), 413, ["64 MiB"]),
+    (problems.body_too_large(1024), 413, ["1024 bytes"]),
     (problems.body_too_slow(30.0), 408, ["30 s"]),
     (problems.bodies_full(), 503, ["10 s"]),
     (problems.engine_lost("x"), 502, ["(x)"]),

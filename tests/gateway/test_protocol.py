@@ -168,6 +168,32 @@ async def test_a_401_does_not_wait_for_the_body_and_the_connection_goes_on_behin
         await gateway.idle()
 
 
+@pytest.mark.parametrize("end", [True, False])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_a_client_that_wants_the_connection_closed_may_finish_its_body_first(version: str, end: bool) -> None:
+    """As nginx does: closing with bytes unread would reset the connection and could lose the answer."""
+    request = head(CHAT, None, {"Content-Length": str(BIG), "Connection": "close"}, version=version)
+    async with running() as gateway, connect(gateway, request) as client:
+        for _ in range(30):
+            await client.send(b"x" * MIB)
+        if end:
+            for _ in range(40):
+                await client.send(b"x" * MIB)
+        answer = await client.answer()
+        assert (answer.status, answer.headers["connection"]) == (401, "close")
+        assert not end or await client.closed()
+
+
+async def test_nothing_is_served_behind_a_request_that_closes_the_connection() -> None:
+    first = head(CHAT, None, {"Content-Length": "1000", "Connection": "close"})
+    async with running() as gateway, connect(gateway, first) as client:
+        assert (await client.answer()).status == 401
+        await client.send(b"x" * 1000 + post(chat()))
+        assert await client.closed()
+        assert gateway.core.live == set()
+        assert len(gateway.done()) == 1
+
+
 @pytest.mark.parametrize("cut", [0, 1, 30, 150])
 async def test_a_request_right_behind_a_discarded_body_is_served(cut: int) -> None:
     first = head(CHAT, None, {"Content-Length": "1000"})
@@ -260,5 +286,3 @@ async def test_requests_one_after_the_other_share_a_connection() -> None:
             answers.append(await client.answer())
         assert all((answer.status, answer.whole) == (200, True) for answer in answers)
         await gateway.idle()
-
-

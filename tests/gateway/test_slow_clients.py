@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -65,7 +66,7 @@ async def median_gap_s(gateway: Running) -> float:
             while await client.chunk():
                 times.append(time.monotonic())
         assert len(times) >= TOKENS / 2
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(times)]
 
     gaps = await asyncio.gather(*(one(seat) for seat in "bcde"))
     return statistics.median(gap for some in gaps for gap in some)
@@ -129,7 +130,7 @@ async def _dribble(writer: asyncio.StreamWriter, data: bytes, every_s: float) ->
 
 
 async def test_a_dribbled_chunked_body_holds_only_what_came() -> None:
-    request = head("/v1/chat/completions", "a", {"Transfer-Encoding": "chunked"}) + b"5\r\n{\"a\":\r\n"
+    request = head("/v1/chat/completions", "a", {"Transfer-Encoding": "chunked"}) + b'5\r\n{"a":\r\n'
     async with box(body_timeout_s=0.4) as gateway, connect(gateway, request) as slow:
         await gateway.until(lambda: gateway.core.bodies.used_bytes == 5)
         got = await slow.answer()
@@ -141,7 +142,9 @@ async def test_a_dribbled_chunked_body_holds_only_what_came() -> None:
 async def test_a_head_that_does_not_come_ends_the_connection(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.3)
     async with box() as gateway, connect(gateway, first) as slow:
-        await _is_cut(slow, b"" if not first else b"x" * 100 if b"A" in first else b"GET /x HTTP/1.1\r\nA: " + b"b" * 99)
+        await _is_cut(
+            slow, b"" if not first else b"x" * 100 if b"A" in first else b"GET /x HTTP/1.1\r\nA: " + b"b" * 99
+        )
 
 
 async def test_a_second_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway import upstream
 from gateway.meter import ChatTap, JsonTap, Tap
 from gateway.problem import Problem, engine_lost
 from gateway.upstream import BUFFER_HIGH_BYTES, EngineAddress, EngineError, EngineReply, send
@@ -68,7 +69,7 @@ async def by_httpx(url: str, body: bytes) -> httpx.Response:
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110  neither side has an event for this
+        while not met():
             await asyncio.sleep(0.001)
 
 
@@ -121,6 +122,8 @@ LOST: dict[str, tuple[bytes, str, bytes]] = {
     "nothing, reset": (b"", RESET, b""),
     "another protocol": (b"SSH-2.0-OpenSSH_9.2\r\n", HOLD, b""),
     "binary": (b"\x15\x03\x01\x00\x02\x02\x50", HOLD, b""),
+    "a switch of protocols": (b"HTTP/1.1 101 Go\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", HOLD, b""),
+    "a broken chunk": (CHUNKED + b"5\r\nhello\r\nzz\r\n", HOLD, b"hello"),
     "cut in the headers": (OK, CLOSE, b""),
     "cut in the headers, reset": (OK, RESET, b""),
     "cut in the body": (OK + b"content-length: 9\r\n\r\nhello", CLOSE, b"hello"),
@@ -263,6 +266,17 @@ async def test_the_path_of_the_address_comes_first() -> None:
         await all_of(await Asked().send(script.url + "/team/"))
         assert script.requests[0].startswith(b"POST /team/v1/chat/completions HTTP/1.1\r\n")
         assert f"\r\nhost: 127.0.0.1:{script.port}\r\n".encode() in script.requests[0]
+
+
+@pytest.mark.anyio
+async def test_an_ipv6_engine_is_named_in_brackets() -> None:
+    async with scripted([OK + b"content-length: 2\r\n\r\nok"], host="::1") as script:
+        await all_of(await Asked().send(f"http://[::1]:{script.port}"))
+        assert f"\r\nhost: [::1]:{script.port}\r\n".encode() in script.requests[0]
+
+
+def test_the_system_certificates_are_read_once() -> None:
+    assert upstream._tls() is upstream._tls()
 
 
 @pytest.mark.parametrize(

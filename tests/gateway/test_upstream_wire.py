@@ -141,3 +141,29 @@ def test_the_request_is_written_when_the_connection_is_there() -> None:
 
 def test_the_script_table_closes_where_there_is_no_framing() -> None:
     assert all(REPLIES[name][1] == CLOSE for name in UNFRAMED)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "after", [b"\r\n\r\n", b"garbage", b"HTTP/1.1 500 No\r\nx-note: other\r\ncontent-length: 3\r\n\r\nbad"]
+)
+@pytest.mark.parametrize("close", [b"", b"connection: close\r\n"])
+async def test_what_follows_a_whole_reply_is_ignored(after: bytes, close: bytes) -> None:
+    bench = Bench()
+    bench.feed(OK + close + b"content-length: 2\r\n\r\nok" + after)
+    assert await bench.read() == (b"ok", "whole")
+    assert (bench.reply.status, bench.reply.headers["x-note"], bench.ends) == (200, "two words", [1])
+
+
+@pytest.mark.anyio
+async def test_half_an_event_does_not_wake_the_reader() -> None:
+    bench = Bench(stream=True)
+    bench.feed(CHUNKED.replace(b"application/json", b"text/event-stream"))
+    waiting = asyncio.create_task(bench.reply.read())
+    await asyncio.sleep(0)
+    for piece in (b"9\r\ndata:", b" 1\n"):
+        bench.feed(piece)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    bench.feed(b"\n\r\n")
+    assert await waiting == b"data: 1\n\n"

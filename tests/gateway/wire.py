@@ -108,7 +108,9 @@ class Wire:
         try:
             async with asyncio.timeout(LIMIT_S):
                 text = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        except ConnectionError:  # a reset behind an answer that has come: asyncio forgets the answer, the kernel did not
+        except (
+            ConnectionError
+        ):  # a reset behind an answer that has come: asyncio forgets the answer, the kernel did not
             text = bytes(self.reader._buffer).decode("latin-1")  # type: ignore[attr-defined]
             assert text.endswith("\r\n\r\n")
         first, *lines = text.rstrip("\r\n").split("\r\n")

@@ -1,0 +1,214 @@
+"""One start of the engine, from its key file to its end: process, health probes, start limit, warm-up.
+
+Touches child processes, the engine's HTTP port and its key file. Reports everything as lifecycle events.
+
+Rules:
+- Every event carries this start's id: what comes late is ignored by the lifecycle.
+- `follow` says Exited exactly once, whatever happens.
+- The key is new at every start, in a 0600 file of its own name, so that an old gateway never reads a new key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from pathlib import Path
+
+import httpx
+
+from appliance.engine.adapter import Adapter, Launch
+from appliance.engine.failures import Context, diagnose
+from appliance.engine.lifecycle_events import (
+    Event,
+    Exited,
+    HealthLost,
+    HealthOk,
+    Progress,
+    Spawned,
+    StartTimeout,
+    WarmUpDone,
+    WarmUpFailed,
+)
+from appliance.engine.logring import LogRing
+from appliance.engine.process import EngineProcess
+from appliance.engine.warmup import WarmUpFailed as WarmUpError
+from appliance.engine.warmup import warm_up
+from appliance.files import write_private
+from gateway.logs import Log
+from gateway.state import Cause
+
+HEALTH_S = 2.0
+"""Time limit of one health probe, and the pause between two while the engine is READY."""
+HEALTH_STARTING_S = 0.2
+HEALTH_MISSES_MAX = 5
+LAST_WORDS_S = 0.1
+"""How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
+STOPPED = Cause(id="engine.stopped", title="The engine was stopped.", remedy="moe-appliance restart")
+
+
+@dataclass(slots=True)
+class EngineRun:
+    """One start. `ask` takes lifecycle events; `launch` is known once `follow` has begun."""
+
+    adapter: Adapter
+    state_dir: Path
+    runtime_dir: Path
+    ring: LogRing
+    ask: Callable[[Event], None]
+    log: Log
+    start_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    launch: Launch | None = None
+    _process: EngineProcess | None = None
+    _spawned: bool = False
+
+    async def follow(self) -> None:
+        """From Spawn to Exited."""
+        key_file = self.runtime_dir / f"engine-{self.start_id}.key"
+        cause = STOPPED
+        try:
+            write_private(key_file, secrets.token_urlsafe(32).encode())
+            self.launch = self.adapter.launch(free_port(), key_file)
+            cause = await self._followed(self.launch)
+        except OSError as error:
+            cause = _not_started(error)
+        except asyncio.CancelledError:
+            if self.adapter.supervised:
+                raise
+        finally:
+            key_file.unlink(missing_ok=True)
+            self.log.log(INFO if cause is STOPPED else WARNING, "engine.ended", cause=cause.id, title=cause.title)
+            self.ask(Exited(cause))
+
+    async def _followed(self, launch: Launch) -> Cause:
+        """The run, with its health probes and its start limit beside it."""
+        cause = STOPPED
+        try:
+            async with asyncio.TaskGroup() as group:
+                side = [
+                    group.create_task(self._probe_health(launch)),
+                    group.create_task(self._time_out(launch.start_timeout_s)),
+                ]
+                if self.adapter.supervised:
+                    cause = await self._run_process(launch)
+                else:
+                    self._spawned = True
+                    self.ask(Spawned(None, self.start_id))
+                    await asyncio.Event().wait()
+                for task in side:
+                    task.cancel()
+        except* OSError as errors:
+            cause = _not_started(errors.exceptions[0])
+        return cause
+
+    async def _run_process(self, launch: Launch) -> Cause:
+        process = await EngineProcess.start(
+            launch.argv,
+            env={**os.environ, **launch.env},
+            cwd=self.state_dir,
+            record=self.runtime_dir / "engine.record",
+            grace_s=launch.grace_s,
+            log=self.ring,
+        )
+        self._process = process
+        try:
+            if process.pid is not None:
+                self._spawned = True
+                self.ask(Spawned(process.pid, self.start_id))
+            await self._note_end(process, launch)
+            exit_ = await process.wait()
+        except asyncio.CancelledError:
+            process.abandon()
+            raise
+        if exit_.killed_by_us:
+            return STOPPED
+        return diagnose(exit_, self.ring.tail(200), Context(command=launch.argv[0]))
+
+    async def _note_end(self, process: EngineProcess, launch: Launch) -> None:
+        """Say it at once when the engine is gone while others of its run are still dying: nobody may wait for
+        it meanwhile."""
+        exit_ = await process.wait_ended()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await process.wait()
+                return
+        self.ask(HealthLost(diagnose(exit_, self.ring.tail(200), Context(command=launch.argv[0])), self.start_id))
+
+    async def _time_out(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        self.ask(StartTimeout(after_s, self.start_id))
+
+    async def _probe_health(self, launch: Launch) -> None:
+        """HealthOk once; afterwards HealthLost after five misses in a row."""
+        misses, healthy = 0, False
+        async with httpx.AsyncClient(timeout=HEALTH_S, headers=_bearer(launch), trust_env=False) as client:
+            while True:
+                pause_s = HEALTH_S if healthy else HEALTH_STARTING_S
+                try:
+                    (await client.get(launch.url + launch.health_path)).raise_for_status()
+                except httpx.HTTPError as error:
+                    misses += healthy
+                    if isinstance(error, httpx.TimeoutException):  # it took HEALTH_S already
+                        pause_s = 0.0
+                    if misses == HEALTH_MISSES_MAX:
+                        self.ask(HealthLost(_unhealthy(error), self.start_id))
+                        return
+                else:
+                    misses = 0
+                    if not healthy and self._spawned:
+                        healthy = True
+                        self.ask(HealthOk(self.start_id))
+                await asyncio.sleep(pause_s)
+
+    async def warm_up(self) -> None:
+        launch = self.launch
+        assert launch is not None
+        key = launch.key_file.read_text().strip() if launch.key_file is not None else None
+        try:
+            warm = await warm_up(
+                launch.url, key, self.adapter.served_model, lambda step, part: self.ask(Progress(step, part))
+            )
+        except WarmUpError as error:
+            self.ask(WarmUpFailed(error.cause, self.start_id))
+            return
+        context_tokens = self.adapter.context_tokens or warm.context_tokens
+        self.ask(WarmUpDone(warm.models, context_tokens, warm.tok_per_s, self.start_id))
+
+    async def end(self) -> None:
+        """End the engine's process, if it has one; `follow` then says Exited."""
+        if self._process is not None:
+            await self._process.stop()
+
+
+def _not_started(error: BaseException) -> Cause:
+    title = f"The engine cannot be started: {error}"
+    return Cause(id="engine.spawn", title=title, remedy="moe-appliance status (shows its last log lines)")
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with contextlib.closing(socket.socket()) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _bearer(launch: Launch) -> Mapping[str, str]:
+    if launch.key_file is None:
+        return {}
+    return {"authorization": f"Bearer {launch.key_file.read_text().strip()}"}
+
+
+def _unhealthy(error: httpx.HTTPError) -> Cause:
+    missed_s = HEALTH_MISSES_MAX * HEALTH_S
+    why = str(error) or type(error).__name__
+    return Cause(
+        id="engine.hung",
+        title=f"The engine did not answer its health probe for {missed_s:g} s ({why}).",
+        remedy="moe-appliance status (shows its last log lines)",
+    )
