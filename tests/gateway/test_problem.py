@@ -115,6 +115,7 @@ OTHERS: list[tuple[Problem, int, list[str]]] = [
     (problems.bad_request("x", "n"), 400, []),
     (problems.denied(401, "unknown", "x"), 401, []),
     (problems.unknown_path("/v1/x"), 404, ["/v1/x"]),
+    (problems.method_not_allowed("/v1/x", "POST"), 405, ["/v1/x", "POST"]),
     (problems.unknown_model("gpt", ("a", "b")), 404, ["gpt", "a, b"]),
     (problems.unknown_model("gpt", ()), 404, ["none yet"]),
     (problems.body_too_large(64 * 1024 * 1024), 413, ["64 MiB"]),

