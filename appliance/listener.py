@@ -3,7 +3,7 @@
 Rules:
 - The socket is opened once, before anything else, and stays open until the daemon ends: a gateway that is
   replaced never makes a client see a refused connection.
-- Options are set on the listening socket; Linux hands them to every accepted one (tested).
+- What accepted connections need (TCP_NODELAY, TCP_USER_TIMEOUT, ...) gateway/protocol.py sets on each.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ import socket
 from appliance.errors import ConfigError, PortTaken
 
 BACKLOG = 1024
-USER_TIMEOUT_MS = 30_000
-"""A client that acknowledges nothing for this long is gone: also one that vanished without a FIN."""
-KEEPALIVE_S = (15, 5, 3)
-"""Idle seconds, interval seconds, probes: finds vanished clients on connections that are silent."""
 ABSENT_RETRY_S = 10
 READ_LIMIT_S = 2.0
 CONNECTIONS_MAX = 256
@@ -49,13 +45,6 @@ def open_public(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        idle_s, interval_s, probes = KEEPALIVE_S
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
         sock.bind((host, port))
         sock.listen(BACKLOG)
     except OSError as error:

@@ -97,14 +97,14 @@ class Core:
 
     def engine_changed(self, box: BoxState, engine: Engine | None) -> None:
         """A new state of the box: adopt the engine's cap, open or close admission. `engine` None = not READY."""
-        was_ready = self.engine
+        was = self.engine
         self.box = box
         self.engine = engine
-        self.limiter.set_limits(limits_of(self.settings.admission, box.engine.profile.streams))
         if self.draining:
             return
-        if engine is None or (was_ready is not None and was_ready.start_id != engine.start_id):
-            self.limiter.close(Reason.ENGINE_LOST if was_ready else Reason.ENGINE_NOT_READY, RETRY_MIN_S)
+        if engine is None or (was is not None and was.start_id != engine.start_id):  # before a cap may rise
+            self.limiter.close(Reason.ENGINE_LOST if was else Reason.ENGINE_NOT_READY, RETRY_MIN_S)
+        self.limiter.set_limits(limits_of(self.settings.admission, box.engine.profile.streams))
         if engine is not None:
             self.limiter.open()
 

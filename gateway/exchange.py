@@ -21,11 +21,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import orjson
-
 from gateway import problem as problems
 from gateway.admission_types import Granted, Reason, Rejected
-from gateway.bodies import ClientGoneError, Receive, Reservation, read_body, too_intricate
+from gateway.bodies import ClientGoneError, Receive, Reservation, parse, read_body, too_intricate
 from gateway.core import Core, Engine
 from gateway.dialects import Dialect, Prepared
 from gateway.limiter import Place
@@ -138,13 +136,19 @@ class Exchange:
                 try:
                     await self._in_line(seat, engine, reservation)
                 except EngineError as error:
-                    self._word("ended" if self._end_with else "engine_lost")
-                    await self._tell(error.problem)
+                    await self._engine_failed(error.problem)
                 except _RefusedError as refusal:
                     await self._tell(refusal.problem)
                 watcher.cancel()
         except* ClientGoneError:
             self._word("client_gone")
+
+    async def _engine_failed(self, problem: Problem) -> None:
+        if self.meter is not None and self.meter.failed and self.started:  # it has said so itself
+            self._word("engine_error")
+            return
+        self._word("ended" if self._end_with else "engine_lost")
+        await self._tell(problem)
 
     async def _watch(self) -> None:
         """Raise as soon as the client is gone. What else it sends is not for us."""
@@ -186,8 +190,8 @@ class Exchange:
         try:
             if too_intricate(raw):
                 raise _RefusedError(problems.bad_request("The body has too many values.", code="too_intricate"))
-            body = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
+            body = parse(raw)
+        except ValueError as error:
             raise _RefusedError(problems.bad_request(f"The body is not JSON: {error}.", code="not_json")) from None
         if not isinstance(body, dict):
             raise _RefusedError(problems.bad_request("The body must be a JSON object.", code="not_json"))
@@ -291,8 +295,7 @@ class Exchange:
             await send({"type": "http.response.body", "body": data, "more_body": True})
             self.send_since_s = None
             data = await reply.read()
-        assert reply.tap is not None
-        self._word("engine_error" if reply.tap.meter.failed else "ok")
+        self._word("ok")
         self.outcome.status = 200
         await self._put(b"", more=False)
 
@@ -306,7 +309,7 @@ class Exchange:
         if status in (401, 403):
             raise _RefusedError(problems.engine_refused_key())
         if status in (429, 503, 529):
-            raise _RefusedError(problems.engine_lost(f"it answered {status}"))
+            raise _RefusedError(problems.engine_busy(status))
         if self.started:
             raise _RefusedError(problems.engine_said(status, body))
         self._word("ok" if status == 200 else "engine_error")

@@ -128,8 +128,8 @@ class ChatTap:
         if not data:
             return True
         if data.strip() == b"[DONE]":
-            self.whole = True
-            return True
+            self.whole = not self.meter.failed  # some engines say [DONE] behind an error
+            return self.whole
         try:
             chunk = orjson.loads(data)
         except orjson.JSONDecodeError:

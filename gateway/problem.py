@@ -83,7 +83,7 @@ def bodies_full(retry_after_s: int = RETRY_MIN_S) -> Problem:
 def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
     """503: the engine loads, restarts or was stopped; says which and for how long. `now_s` is wall-clock."""
     step = f" ({engine.step})" if engine.step else ""
-    cause = f" The last start ended: {engine.cause.title}." if engine.cause else ""
+    cause = f" The reason: {engine.cause.title.rstrip('.')}." if engine.cause else ""
     retry_after_s = RETRY_MIN_S
     match engine.phase:
         case Phase.PREPARING | Phase.STARTING | Phase.WARMING:
@@ -105,6 +105,12 @@ def engine_lost(detail: str) -> Problem:
     """502 before the answer began, an error event afterwards: the engine went away in the middle."""
     message = f"The engine stopped in the middle of this request ({detail}). Nothing is lost but this answer: retry."
     return Problem(502, "engine_lost", message, retry_after_s=RETRY_MIN_S)
+
+
+def engine_busy(status: int) -> Problem:
+    """503: the engine itself has no room, or loads, although it said that it was ready."""
+    message = f"The engine did not take the request (it answered {status}). Retry in {RETRY_MIN_S} s."
+    return Problem(503, "engine_busy", message, retry_after_s=RETRY_MIN_S)
 
 
 def engine_unreachable(detail: str) -> Problem:

@@ -10,7 +10,7 @@ What uvicorn does not do, and why each is here:
    connection closed that should be. Closing with bytes unread resets it, and the answer may be lost.
 5. A connection can be cut: `scope["moe.abort"]()`. An ordinary close waits for a client that reads nothing.
    `scope["moe.unsent"]()` are the bytes that wait for the client: while they get fewer, it reads.
-6. Vanished and stalled clients: TCP_USER_TIMEOUT and a small send buffer on each accepted socket.
+6. Vanished and stalled clients: TCP_USER_TIMEOUT, keepalive and a small send buffer on each accepted socket.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ HEAD_TIMEOUT_S = 10.0
 DISCARD_TIMEOUT_S = 30.0
 SEND_BUFFER_BYTES = 256 * 1024
 """Linux would grow it to 4 MB, minutes of a stream, before a stalled client is noticed. Source: measured."""
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""Seconds, seconds, probes: finds a vanished client also while nothing is sent to it."""
 
 _UPGRADE = re.compile(rb"(?im)^upgrade(?=[ \t]*:)")
 _TOO_LARGE = b"\r\n".join(
@@ -64,6 +66,9 @@ class _Hardened(HttpToolsProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.user_timeout_ms)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_TIMEOUT_S, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:

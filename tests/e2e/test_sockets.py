@@ -56,15 +56,6 @@ def test_accepted_connections_have_no_delay_and_a_user_timeout(
     assert seen == {"TCP_NODELAY": 1, "TCP_USER_TIMEOUT": int(STALL_S * 1000), "SO_KEEPALIVE": 1}
 
 
-def test_accepted_connections_inherit_what_the_listening_socket_has() -> None:
-    with open_public("127.0.0.1", 0) as public, socket.create_connection(public.getsockname()):
-        public.setblocking(True)
-        accepted, _ = public.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
-
-
 @pytest.mark.anyio
 async def test_a_connection_that_the_daemon_accepted_gets_its_503_when_the_gateway_is_back() -> None:
     with open_public("127.0.0.1", 0) as public:

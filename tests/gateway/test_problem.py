@@ -124,6 +124,7 @@ OTHERS: list[tuple[Problem, int, list[str]]] = [
     (problems.bodies_full(), 503, ["10 s"]),
     (problems.engine_lost("x"), 502, ["(x)"]),
     (problems.engine_unreachable("x"), 503, ["(x)", "10 s"]),
+    (problems.engine_busy(429), 503, ["429", "10 s"]),
     (problems.engine_refused_key(), 502, []),
     (problems.ended(Reason.MAX_STREAM, 1800.0), 504, ["1800 s", "max_stream_s"]),
     (problems.ended(Reason.SEAT_GONE, 0), 403, []),

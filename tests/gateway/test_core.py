@@ -1,0 +1,96 @@
+"""What all requests share: admission follows the engine, a broken seat file beside a new gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+
+from gateway import logs
+from gateway.admission_types import Reason, Rejected
+from gateway.app import _core
+from gateway.core import Core, Engine
+from gateway.keys import digest_of
+from gateway.settings import AdmissionSettings, GatewaySettings
+from gateway.state import BoxState, EngineProfile, EngineState, Phase
+from gateway.upstream import EngineAddress
+
+KEY = "moe-" + "k" * 43
+GOOD = f'[seats.ana]\ndigest = "{digest_of(KEY)}"\n'
+
+
+def make(folder: Path) -> Core:
+    settings = GatewaySettings(seats_file=folder / "seats.toml", state_dir=folder, admission=AdmissionSettings())
+    return _core(settings, logs.configure("gateway", io.StringIO()), asyncio.get_running_loop())
+
+
+def ready(start_id: str, streams: int) -> tuple[BoxState, Engine]:
+    profile = EngineProfile(name="p", floor_tok_per_s=10, cold_tokens=100, streams=streams)
+    state = EngineState(phase=Phase.READY, start_id=start_id, profile=profile, url="http://127.0.0.1:1")
+    return BoxState(revision=1, engine=state), Engine(EngineAddress.parse("http://127.0.0.1:1"), None, start_id)
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_goes_away_gives_no_ticket_to_its_waiters(tmp_path: Path) -> None:
+    core = make(tmp_path)
+    core.engine_changed(*ready("one", streams=1))
+    with contextlib.ExitStack() as stack:
+        places = [stack.enter_context(core.limiter.enter("ana", None, 1, lambda _: None)) for _ in range(3)]
+        core.engine_changed(BoxState(revision=2, engine=EngineState(phase=Phase.BACKOFF)), None)
+        answers = [place.answer.result() for place in places[1:]]
+        assert all(isinstance(answer, Rejected) and answer.reason is Reason.ENGINE_LOST for answer in answers)
+        assert core.limiter.running == 1
+
+
+@pytest.mark.anyio
+async def test_another_start_of_the_engine_answers_those_who_waited_for_the_former(tmp_path: Path) -> None:
+    core = make(tmp_path)
+    core.engine_changed(*ready("one", streams=1))
+    with contextlib.ExitStack() as stack:
+        places = [stack.enter_context(core.limiter.enter("ana", None, 1, lambda _: None)) for _ in range(2)]
+        core.engine_changed(*ready("two", streams=1))
+        assert isinstance(places[1].answer.result(), Rejected)
+        assert core.ready
+
+
+@pytest.mark.anyio
+async def test_a_suspected_engine_is_trusted_again_when_it_stands(tmp_path: Path) -> None:
+    core = make(tmp_path)
+    box, engine = ready("one", streams=1)
+    core.engine_changed(box, engine)
+    core.engine_suspect(engine)
+    assert core.limiter.policy.closed is not None
+    core._trust_again(engine)
+    assert core.limiter.policy.closed is None
+
+
+@pytest.mark.anyio
+async def test_draining_stays_closed_whatever_the_engine_does(tmp_path: Path) -> None:
+    core = make(tmp_path)
+    core.drain()
+    core.engine_changed(*ready("one", streams=4))
+    assert not core.ready
+    assert core.limiter.policy.closed is not None
+    assert core.all_done.is_set()
+
+
+@pytest.mark.anyio
+async def test_a_gateway_that_starts_beside_a_broken_seat_file_knows_the_last_good_seats(tmp_path: Path) -> None:
+    (tmp_path / "seats.toml").write_text(GOOD)
+    make(tmp_path)
+    (tmp_path / "seats.toml").write_text("[seats.ana\n")
+    core = make(tmp_path)
+    assert core.seats.broken is not None
+    assert set(core.seats.value.accounts) == {"ana"}
+    assert (tmp_path / "seats.last-good.toml").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.anyio
+async def test_a_seat_file_that_was_removed_is_believed(tmp_path: Path) -> None:
+    (tmp_path / "seats.toml").write_text(GOOD)
+    make(tmp_path)
+    (tmp_path / "seats.toml").unlink()
+    assert make(tmp_path).seats.value.accounts == {}
