@@ -38,6 +38,11 @@ class Outcome:
     stream: bool = False
     body_bytes: int = 0
 
+    def fields(self) -> dict[str, object]:
+        """What is known, by name."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in found.items() if value not in (None, "")}
+
 
 def request_id_of(scope: Scope) -> str:
     """The client's X-Request-Id when it is harmless (letters, digits, `._:-`, 128 at most), else a new one."""

@@ -25,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_MAX_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 10.0
 DISCARD_TIMEOUT_S = 30.0
+LAST_WORDS_S = 2.0
 SEND_BUFFER_BYTES = 256 * 1024
 """Linux would grow it to 4 MB, minutes of a stream, before a stalled client is noticed. Source: measured."""
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -61,6 +62,7 @@ class _Hardened(HttpToolsProtocol):
         self._head = b""
         self._in_head = True
         self._skip = False
+        self._refused = False
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,6 +78,8 @@ class _Hardened(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         if self._in_head:
             data = self._whole_head(data)
             if not data:
@@ -94,9 +98,7 @@ class _Hardened(HttpToolsProtocol):
         self._head = self._head + data if known else data.lstrip(b"\r\n")  # empty lines may precede a request
         end = self._head.find(b"\r\n\r\n", max(0, known - 3))
         if end > HEAD_MAX_BYTES or (end < 0 and len(self._head) > HEAD_MAX_BYTES):
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
-            self._head = b""
+            self._refuse()
             return b""
         if end < 0:
             return b""
@@ -105,6 +107,16 @@ class _Hardened(HttpToolsProtocol):
         self._in_head = False
         head = whole[:end]
         return _UPGRADE.sub(b"x-pgrade", head) + whole[end:] if b"pgrade" in head.lower() else whole
+
+    def _refuse(self) -> None:
+        """Answer 431 and close; what still comes is thrown away, since closing on it would lose the answer."""
+        self._head = b""
+        self._in_head = False
+        self._refused = True
+        self._stop_timer()
+        self._timer = self.loop.call_later(LAST_WORDS_S, self.transport.abort)
+        self.transport.write(_TOO_LARGE)
+        self.transport.write_eof()
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete

@@ -7,7 +7,6 @@ with its request id, and answered with 500.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import asdict
 from typing import Any
 
 from starlette.applications import Starlette
@@ -67,8 +66,7 @@ class Application:
                 headers = [(b"x-request-id", exchange.outcome.request_id.encode()), *problem_headers(problem)]
                 await respond(send, 500, dialect.error(problem), headers)
         finally:
-            fields = {key: value for key, value in asdict(exchange.outcome).items() if value not in (None, "")}
-            core.log.info("request.done", **fields)
+            core.log.info("request.done", **exchange.outcome.fields())
 
 
 def _routes(core: Core) -> list[BaseRoute]:

@@ -69,16 +69,20 @@ class EngineReply(asyncio.Protocol):
     """
 
     def __init__(
-        self, request: bytes, make_tap: Callable[[int, str], Tap], on_end: Callable[[], None], now: Callable[[], float]
+        self,
+        request: bytes,
+        make_tap: Callable[[int, str], Tap],
+        on_end: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.tap: Tap | None = None
-        self.last_byte_s = now()
+        self.last_byte_s = loop.time()
         self._request = request
         self._make_tap = make_tap
         self._on_end = on_end
-        self._now = now
+        self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
@@ -137,11 +141,15 @@ class EngineReply(asyncio.Protocol):
         return self._ended
 
     async def _wait(self, timeout_s: float | None) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         if timeout_s is None:
             await self._waiter
-        else:
-            await asyncio.wait((self._waiter,), timeout=max(0.0, timeout_s))
+            return
+        timer = self._loop.call_later(max(0.0, timeout_s), self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -155,7 +163,7 @@ class EngineReply(asyncio.Protocol):
         self._request = b""
 
     def data_received(self, data: bytes) -> None:
-        self.last_byte_s = self._now()
+        self.last_byte_s = self._loop.time()
         broken = ""
         try:
             self._parser.feed_data(data)
@@ -260,7 +268,7 @@ async def send(
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, reply = await loop.create_connection(
-                lambda: EngineReply(request, make_tap, on_end, loop.time), address.host, address.port, ssl=tls
+                lambda: EngineReply(request, make_tap, on_end, loop), address.host, address.port, ssl=tls
             )
     except (OSError, TimeoutError) as error:
         detail = "no connection within 5 s" if isinstance(error, TimeoutError) else str(error)

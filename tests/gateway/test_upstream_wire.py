@@ -41,7 +41,10 @@ class Bench:
         self.pieces = 0
         self.ends: list[int] = []
         self.reply = EngineReply(
-            b"request", lambda *_: ChatTap(True) if stream else JsonTap(), lambda: self.ends.append(self.pieces), float
+            b"request",
+            lambda *_: ChatTap(True) if stream else JsonTap(),
+            lambda: self.ends.append(self.pieces),
+            asyncio.get_running_loop(),
         )
         self.reply.connection_made(self.transport)
 
@@ -135,7 +138,7 @@ async def test_an_unframed_reply_that_is_reset_is_not_whole() -> None:
     assert bench.ends == [1]
 
 
-def test_the_request_is_written_when_the_connection_is_there() -> None:
+async def test_the_request_is_written_when_the_connection_is_there() -> None:
     assert Bench().transport.written == b"request"
 
 
