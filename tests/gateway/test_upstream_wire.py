@@ -138,6 +138,7 @@ async def test_an_unframed_reply_that_is_reset_is_not_whole() -> None:
     assert bench.ends == [1]
 
 
+@pytest.mark.anyio
 async def test_the_request_is_written_when_the_connection_is_there() -> None:
     assert Bench().transport.written == b"request"
 
