@@ -46,25 +46,8 @@ async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon
     core = _core(settings, log, loop)
     app = Application(core, admin_routes(_pages(core)))
     server = unixserver.Server(_config(app, settings.limits.client_stall_s))
-    stop = asyncio.Event()
-    drain_s = [settings.limits.drain_s]
-
-    def asked_to_stop() -> None:
-        if stop.is_set():  # asked twice: in a hurry
-            core.end_all()
-        stop.set()
-
-    def daemon_gone() -> None:
-        loop.remove_reader(sys.stdin.fileno())
-        log.error("gateway.daemon_gone")
-        drain_s[0] = min(drain_s[0], DAEMON_GONE_DRAIN_S)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked_to_stop)
-    loop.add_signal_handler(signal.SIGHUP, core.look_at_files, True)
-    if daemon_pipe:
-        loop.add_reader(sys.stdin.fileno(), daemon_gone)
+    ending = _Ending(core, settings.limits.drain_s)
+    ending.listen(loop, daemon_pipe)
     async with asyncio.TaskGroup() as group:
         helpers = [group.create_task(_sweep(core))]
         if settings.control_socket is not None:
@@ -73,26 +56,56 @@ async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon
             own = unixserver.bind(settings.gateway_socket)
             helpers.append(group.create_task(unixserver.serve(control_app(core), own, _refused(log))))
         serving = group.create_task(server.serve(sockets=[public]))
-        log.info("gateway.started", pid_file=str(settings.gateway_socket or ""))
-        await stop.wait()
-        await _drain(core, drain_s[0])
+        log.info("gateway.started")
+        await ending.come()
         server.should_exit = True
         await serving
         for task in helpers:
             task.cancel()
 
 
-async def _drain(core: Core, drain_s: float) -> None:
-    core.log.info("gateway.draining", live=len(core.live), drain_s=drain_s)
-    core.drain()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(drain_s):
-            await core.all_done.wait()
-    core.end_all()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORDS_S):
-            await core.all_done.wait()
-    core.log.info("gateway.drained", cut=len(core.live))
+class _Ending:
+    """When this process ends, and how long running streams may go on then."""
+
+    def __init__(self, core: Core, drain_s: float) -> None:
+        self._core = core
+        self._drain_s = drain_s
+        self._asked = asyncio.Event()
+
+    def listen(self, loop: asyncio.AbstractEventLoop, daemon_pipe: bool) -> None:
+        """Take signals, and the end of the daemon."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._core.look_at_files, True)
+        if daemon_pipe:
+            loop.add_reader(sys.stdin.fileno(), self._daemon_gone, loop)
+
+    async def come(self) -> None:
+        """Wait until it is asked for, then drain."""
+        await self._asked.wait()
+        core = self._core
+        core.log.info("gateway.draining", live=len(core.live), drain_s=self._drain_s)
+        core.drain()
+        await self._all_done(self._drain_s)
+        core.end_all()
+        await self._all_done(LAST_WORDS_S)
+        core.log.info("gateway.drained", cut=len(core.live))
+
+    async def _all_done(self, limit_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._core.all_done.wait()
+
+    def _stop(self) -> None:
+        if self._asked.is_set():  # asked twice: in a hurry
+            self._core.end_all()
+        self._asked.set()
+
+    def _daemon_gone(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        self._core.log.error("gateway.daemon_gone")
+        self._drain_s = min(self._drain_s, DAEMON_GONE_DRAIN_S)
+        self._asked.set()
 
 
 async def _sweep(core: Core) -> None:

@@ -109,20 +109,13 @@ def _routes(core: Core) -> list[BaseRoute]:
 
 
 def control_app(core: Core) -> Starlette:
-    """The app of the gateway's own Unix socket: liveness, status, drain, reload. Peers were checked."""
+    """The app of the gateway's own Unix socket: liveness, status, reload. Peers were checked."""
 
     async def live(request: Request) -> Response:
         return Response(b"ok")
 
-    async def get_snapshot(request: Request) -> Response:
-        return Response(snapshot(core).model_dump_json(), media_type="application/json")
-
     async def status(request: Request) -> Response:
         return Response(view(core.box, snapshot(core), core.now()).model_dump_json(), media_type="application/json")
-
-    async def drain(request: Request) -> Response:
-        core.drain()
-        return JSONResponse({"draining": True, "live": len(core.live)})
 
     async def reload(request: Request) -> Response:
         core.look_at_files(force=True)
@@ -135,9 +128,7 @@ def control_app(core: Core) -> Starlette:
     return Starlette(
         routes=[
             Route("/live", live),
-            Route("/snapshot", get_snapshot),
             Route("/status", status),
-            Route("/drain", drain, methods=["POST"]),
             Route("/reload", reload, methods=["POST"]),
         ]
     )

@@ -263,7 +263,7 @@ class Box:
 
     def waiting(self) -> int:
         """How many requests wait in line."""
-        return len(self.control("GET", "/snapshot", socket_name="gateway")[1]["waiting"])
+        return len(self.control("GET", "/status", socket_name="gateway")[1]["queue"]["rows"])
 
     def wait_state(self, what: str, look: Callable[[dict[str, Any]], object], limit_s: float) -> dict[str, Any]:
         """Until the state satisfies `look`."""
