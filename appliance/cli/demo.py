@@ -149,10 +149,13 @@ async def _states(daemon: Daemon) -> AsyncIterator[BoxState]:
 
 
 def _sentence(engine: EngineState) -> str:
+    if engine.phase is Phase.OFF:
+        return "starting"
+    said = f"{engine.phase}: {engine.step}" if engine.step not in ("", engine.phase) else str(engine.phase)
     if engine.progress is None:
-        return f"{engine.phase}: {engine.step}" if engine.step else str(engine.phase)
+        return said
     filled = round(24 * engine.progress)
-    return f"{engine.phase}: {engine.step} {'━' * filled}{'╌' * (24 - filled)} {engine.progress:4.0%}"
+    return f"{said} {'━' * filled}{'╌' * (24 - filled)} {engine.progress:4.0%}"
 
 
 def _show(box: BoxState, keys: Keys, console: Console, paths: Paths) -> None:

@@ -83,9 +83,9 @@ async def warm_up(
             progress("listing the models", 0.0)
             listed = await _models(client)
             model = _chosen(listed, served_model)
-            progress("first completion", 0.2)
+            progress("answering a first time", 0.2)
             first = await _completion(client, model, clock)
-            progress("second completion", 0.7)
+            progress("answering a second time", 0.7)
             second = await _completion(client, model, clock)
     except (TimeoutError, httpx.TimeoutException) as error:
         raise _failed(
