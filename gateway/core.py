@@ -77,6 +77,7 @@ class Core:
     draining: bool = False
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     tokens_out: Counter[str] = field(default_factory=Counter)
+    _suspect: str | None = None
     _seats_at_s: float = field(default_factory=time.time)
     started_s: float = field(default_factory=time.time)
     all_done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,18 +106,20 @@ class Core:
         if engine is None or (was is not None and was.start_id != engine.start_id):  # before a cap may rise
             self.limiter.close(Reason.ENGINE_LOST if was else Reason.ENGINE_NOT_READY, RETRY_MIN_S)
         self.limiter.set_limits(limits_of(self.settings.admission, box.engine.profile.streams))
-        if engine is not None:
+        if engine is not None and engine.start_id != self._suspect:
             self.limiter.open()
 
     def engine_suspect(self, engine: Engine) -> None:
         """A connection to `engine` was refused: answer the waiters now rather than send each one against a
-        closed door. Admission opens again with the next state, or after a second if this one stands."""
-        if self.engine is engine and not self.draining:
+        closed door. Admission opens again with the next start, or after a second if this one stands."""
+        if self.engine is not None and self.engine.start_id == engine.start_id and not self.draining:
+            self._suspect = engine.start_id
             self.limiter.close(Reason.ENGINE_LOST, RETRY_MIN_S)
-            self.limiter.loop.call_later(SUSPECT_S, self._trust_again, engine)
+            self.limiter.loop.call_later(SUSPECT_S, self._trust_again)
 
-    def _trust_again(self, engine: Engine) -> None:
-        if self.engine is engine and not self.draining:
+    def _trust_again(self) -> None:
+        self._suspect = None
+        if self.engine is not None and not self.draining:
             self.limiter.open()
 
     @property

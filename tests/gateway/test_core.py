@@ -63,7 +63,19 @@ async def test_a_suspected_engine_is_trusted_again_when_it_stands(tmp_path: Path
     core.engine_changed(box, engine)
     core.engine_suspect(engine)
     assert core.limiter.policy.closed is not None
-    core._trust_again(engine)
+    core.engine_changed(*ready("one", streams=1))  # the daemon has not noticed yet
+    assert core.limiter.policy.closed is not None
+    core._trust_again()
+    assert core.limiter.policy.closed is None
+
+
+@pytest.mark.anyio
+async def test_the_next_start_of_a_suspected_engine_is_trusted_at_once(tmp_path: Path) -> None:
+    core = make(tmp_path)
+    box, engine = ready("one", streams=1)
+    core.engine_changed(box, engine)
+    core.engine_suspect(engine)
+    core.engine_changed(*ready("two", streams=1))
     assert core.limiter.policy.closed is None
 
 
