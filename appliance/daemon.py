@@ -128,17 +128,20 @@ class Daemon:
                     task.cancel()
 
     def _supervisor(self) -> EngineSupervisor:
-        host, _ = listen_address(self.config)
         state_dir = self.paths.state_dir
 
         def facts() -> Facts:
-            return probe(state_dir, host)
+            return facts_of(self.config, state_dir)
 
-        def findings(facts: Facts) -> tuple[Finding, ...]:
-            return kept(listen_plain(facts))
-
-        adapter = adapter_of(self.config, state_dir)
-        return EngineSupervisor(adapter, self.board, state_dir, self.paths.runtime_dir, facts, findings, self._log)
+        return EngineSupervisor(
+            adapter_of(self.config, state_dir),
+            self.board,
+            state_dir,
+            self.paths.runtime_dir,
+            facts,
+            box_findings,
+            self._log,
+        )
 
     def _gateway_settings(self) -> GatewaySettings:
         config, paths = self.config, self.paths
@@ -158,8 +161,10 @@ class Daemon:
 
     def _verbs(self) -> Mapping[str, Verb]:
         assert self._engine is not None
+        supervised = self._engine.adapter.supervised
+        restarted = "the engine is being restarted" if supervised else "the engine, which is not ours, is asked anew"
         return {
-            "restart": _told(self._engine.restart, "the engine is being restarted"),
+            "restart": _told(self._engine.restart, restarted),
             "start-engine": _told(self._engine.start, "the engine is being started"),
             "stop": _told(self.stop, "the box is being stopped"),
             "reload": self._reload,
@@ -199,6 +204,16 @@ class Daemon:
 
     def _refused(self, pid: int, uid: int) -> None:
         self._log.warning("control.refused", pid=pid, uid=uid)
+
+
+def facts_of(config: Config, state_dir: Path) -> Facts:
+    """The box as the checks see it. Blocks for about 0.1 s."""
+    return probe(state_dir, listen_address(config)[0])
+
+
+def box_findings(facts: Facts) -> tuple[Finding, ...]:
+    """What is worth saying whatever the engine."""
+    return kept(listen_plain(facts))
 
 
 def adapter_of(config: Config, state_dir: Path) -> Adapter:

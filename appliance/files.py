@@ -41,7 +41,7 @@ def lock_folder(path: Path) -> IO[str]:
         file.close()
         raise AlreadyRunning(
             f"another moe-appliance (pid {pid}) runs on the folder {path}",
-            "stop it first (moe-appliance stop), or set another state_dir",
+            f"stop it first (moe-appliance stop, or: kill {pid}), or set another state_dir",
         ) from error
     file.truncate(0)
     file.write(f"{os.getpid()}\n")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gateway import lastgood
 from gateway.admission import Admission
 from gateway.admission_types import RETRY_MIN_S, Limits, Reason
-from gateway.bodies import BodyBudget
+from gateway.bodies import BodyBudget, LargeBodies
 from gateway.keyfile import Broken, Changed, HeldFile, Unchanged
 from gateway.limiter import Limiter
 from gateway.logs import Log
@@ -71,6 +71,7 @@ class Core:
     log: Log
     limiter: Limiter
     bodies: BodyBudget
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
     box: BoxState = field(default_factory=BoxState)
     engine: Engine | None = None
     live: set[Exchange] = field(default_factory=set)

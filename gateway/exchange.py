@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway import problem as problems
 from gateway.admission_types import Granted, Reason, Rejected
-from gateway.bodies import ClientGoneError, Receive, Reservation, parse, read_body, too_intricate
+from gateway.bodies import INTRICATE_FROM_BYTES, ClientGoneError, Receive, Reservation, parse, read_body, too_intricate
 from gateway.core import Core, Engine
 from gateway.dialects import Dialect, Prepared
 from gateway.limiter import Place
@@ -181,7 +181,11 @@ class Exchange:
         if isinstance(raw, Problem):
             raise _RefusedError(raw)
         self.outcome.body_bytes = len(raw)
-        prepared = self._prepare(raw)
+        if len(raw) < INTRICATE_FROM_BYTES:
+            prepared = self._prepare(raw)
+        else:
+            async with self.core.large_bodies.turn():
+                prepared = self._prepare(raw)
         self.outcome.stream = prepared.stream
         self.prepared = prepared
         return self._engine(prepared)

@@ -44,9 +44,11 @@ def denied(status: int, code: str, message: str) -> Problem:
     return Problem(status, code, message, heals=False)
 
 
-def unknown_path(path: str) -> Problem:
+def unknown_path(path: str, served: tuple[str, ...]) -> Problem:
     """404: the gateway serves a fixed list of paths."""
-    return Problem(404, "unknown_path", f"This box does not serve {path[:200]!r}.", heals=False)
+    return Problem(
+        404, "unknown_path", f"This box does not serve {path[:200]!r}. Served: {', '.join(served)}.", heals=False
+    )
 
 
 def method_not_allowed(path: str, allowed: str) -> Problem:

@@ -63,6 +63,7 @@ class _Hardened(HttpToolsProtocol):
         self._in_head = True
         self._skip = False
         self._refused = False
+        self._fruitless = 0
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -87,7 +88,10 @@ class _Hardened(HttpToolsProtocol):
         elif self._answering():  # 3
             self.cycle.keep_alive = False
             return
+        self._fruitless += len(data)
         super().data_received(data)
+        if self._fruitless > HEAD_MAX_BYTES and not self._in_head:
+            self.transport.abort()  # trailers or a chunk extension without end
 
     def _whole_head(self, data: bytes) -> bytes:
         """The head and what follows it, once it is whole and within bounds (1, 2)."""
@@ -129,6 +133,7 @@ class _Hardened(HttpToolsProtocol):
             self.cycle.keep_alive = False
             return
         self._skip = False
+        self._heading = True
         super().on_message_begin()
         self.scope["moe.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self.scope["moe.unsent"] = self.transport.get_write_buffer_size  # type: ignore[typeddict-unknown-key]
@@ -138,10 +143,12 @@ class _Hardened(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._skip:
+        if not self._skip and self._heading:  # trailers are nobody's
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._heading = False
+        self._fruitless = 0
         if not self._skip:
             self._in_head = False  # also for one that came in the same piece as what was thrown away before it (4)
             super().on_headers_complete()
@@ -149,6 +156,7 @@ class _Hardened(HttpToolsProtocol):
                 self.cycle.transport = _ClosedLast(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
+        self._fruitless = 0
         if not self._skip:
             super().on_body(body)
 

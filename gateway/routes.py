@@ -7,6 +7,7 @@ with its request id, and answered with 500.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -47,7 +48,7 @@ class Application:
             return
         dialect = DIALECTS.get(scope["path"])
         if dialect is None:
-            await self._rest(scope, receive, send)
+            await self._rest(scope, receive, _with_request_id(scope, send))
         elif scope["method"] != "POST":
             problem = problems.method_not_allowed(scope["path"], "POST")
             await respond(send, 405, CHAT.error(problem), [(b"allow", b"POST"), *_headers(scope, problem)])
@@ -138,8 +139,20 @@ def _headers(scope: Scope, problem: Problem) -> Headers:
     return [(b"x-request-id", request_id_of(scope).encode()), *problem_headers(problem)]
 
 
+def _with_request_id(scope: Scope, send: Send) -> Send:
+    """`send` that puts the request's id on the answer."""
+    header = (b"x-request-id", request_id_of(scope).encode())
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), header]
+        await send(message)
+
+    return sending
+
+
 def _problem(request: Request, problem: Problem) -> Response:
-    headers = {name.decode(): value.decode() for name, value in _headers(request.scope, problem)}
+    headers = {name.decode(): value.decode() for name, value in problem_headers(problem)}
     return Response(CHAT.error(problem), problem.status, headers, "application/json")
 
 
@@ -148,7 +161,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 404:
-        return _problem(request, problems.unknown_path(path))
+        return _problem(request, problems.unknown_path(path, (*DIALECTS, "/v1/models")))
     headers = dict(error.headers or {})
     response = _problem(request, problems.method_not_allowed(path, headers.get("Allow", "GET")))
     response.headers.update(headers)

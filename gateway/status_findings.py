@@ -58,7 +58,7 @@ def _broken(row: FileRow) -> Finding:
     return Finding(
         id=f"{row.kind}.file_broken",
         severity=Severity.WARN,
-        title=f"{row.name} cannot be read; its last good version goes on",
+        title=f"{row.name} is broken; its last good version goes on",
         observed=row.error or "",
         required="a file without errors; it is looked at each second",
         remedy=f"${{EDITOR:-vi}} {row.path}",

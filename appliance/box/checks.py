@@ -114,5 +114,5 @@ def listen_plain(facts: Facts) -> Finding | None:
         title="Seat keys and prompts cross the network unencrypted",
         observed=f"plain HTTP on {facts.listen_host or 'all addresses'}",
         required="TLS in front of any address that other machines reach",
-        remedy="put TLS in front and set listen = 127.0.0.1 (docs/tls.md)",
+        remedy='put TLS in front (nginx, HAProxy, Caddy), set listen = "127.0.0.1:8000" and public_url = "https://NAME"',
     )

@@ -50,9 +50,11 @@ def root(
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not running, 78 configuration."""
+    """Entry point. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not running, 78 configuration, 130 Ctrl-C."""
     try:
         app()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except MoeError as error:
         console = Console(stderr=True, soft_wrap=True, highlight=False)
         console.print("[bold red]error:[/] ", end="")

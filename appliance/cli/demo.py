@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from appliance import keyedit
-from appliance.cli.demo_check import answers, check_box
+from appliance.cli.demo_check import answers, check_box, children
 from appliance.config import Config, Paths, load
 from appliance.daemon import Daemon
-from appliance.errors import ConfigError, MoeError
+from appliance.errors import ConfigError, MoeError, PortTaken
 from appliance.files import make_folder, write_private
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
@@ -99,22 +99,43 @@ async def _run(config: Config, paths: Paths, keys: Keys, console: Console, log_f
     try:
         await asyncio.wait((running, story), return_when=asyncio.FIRST_COMPLETED)
         if not story.done():
-            await running  # raises what kept it from starting
+            try:
+                await running
+            except PortTaken as error:
+                raise PortTaken(error.message, "use another one: scripts/demo --port PORT") from None
             return
         await story  # raises when the engine will not start
         await answers(daemon.board.state)
         console.print(f"Ready after {time.monotonic() - started_s:.1f} s.")
+        _show(daemon.board.state, keys, console, paths)
         if check:
-            pids = await check_box(daemon.board.state, keys.seat, keys.admin, SEAT, console)
+            pids = children()
+            await check_box(daemon.board.state, keys.seat, keys.admin, SEAT, console)
             await _stopped(daemon, running)
             _nothing_left(pids)
             console.print("[bold green]check passed[/]: everything was stopped, no process is left.")
             return
-        _show(daemon.board.state, keys, console, paths)
+        console.print("\nAll traffic stays on this machine. Ctrl-C stops everything.")
+        daemon.board.listen(_Farewell(console, config.gateway.drain_s))
         await running
     finally:
         story.cancel()
         await _stopped(daemon, running)
+
+
+class _Farewell:
+    """Says once that the box is being stopped, and what it waits for."""
+
+    def __init__(self, console: Console, drain_s: float) -> None:
+        self._console = console
+        self._drain_s = drain_s
+        self._said = False
+
+    def __call__(self, box: BoxState) -> None:
+        if box.stopping and not self._said:
+            self._said = True
+            limit = f"running streams may end first, for {self._drain_s:g} s at most"
+            self._console.print(f"Stopping: {limit}. Ctrl-C again ends them now.")
 
 
 async def _stopped(daemon: Daemon, running: asyncio.Task[None]) -> None:
@@ -132,10 +153,12 @@ async def _tell(daemon: Daemon, console: Console) -> None:
             if engine.phase is Phase.READY and box.gateway.pid is not None:
                 return
             if engine.phase in (Phase.FAILED, Phase.REFUSED, Phase.BACKOFF) and engine.cause is not None:
+                for logged in engine.log_tail[-5:]:
+                    console.print(f"  engine: {logged}", markup=False, style="dim")
                 raise MoeError(engine.cause.title, engine.cause.remedy)
             line = _sentence(engine)
             status.update(line)
-            step = f"{engine.phase}: {engine.step}"
+            step = line.partition(" ━")[0].rstrip("╌ ")
             if not console.is_terminal and (step != said or time.monotonic() - said_s > STEP_S):
                 said, said_s = step, time.monotonic()
                 console.print(line)
@@ -150,7 +173,7 @@ async def _states(daemon: Daemon) -> AsyncIterator[BoxState]:
 
 def _sentence(engine: EngineState) -> str:
     if engine.phase is Phase.OFF:
-        return "starting"
+        return "beginning"
     said = f"{engine.phase}: {engine.step}" if engine.step not in ("", engine.phase) else str(engine.phase)
     if engine.progress is None:
         return said
@@ -161,22 +184,22 @@ def _sentence(engine: EngineState) -> str:
 def _show(box: BoxState, keys: Keys, console: Console, paths: Paths) -> None:
     model = box.engine.models[0]
     url = box.public_url
-    body = (
-        f'{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
-    )
+    messages = '[{"role":"user","content":"What is the capital of France?"}]'
+    body = f'{{"model":"{model}","stream":true,"max_tokens":48,"messages":{messages}}}'
     console.print(
         f"\n[bold]moe-appliance is ready[/] [dim](demo model: it tests the plumbing, not the answers)[/]\n"
         f"  URL         [bold]{url}/v1[/]   model {escape(model)}\n"
         f"  seat key    [bold]{keys.seat}[/]\n"
         f"  admin page  {url}/admin#token={keys.admin}\n"
-        f"  admin token kept in {escape(str(paths.state_dir.parent / 'admin.token'))}\n\nTry it:\n"
+        f"  admin token kept in {escape(str(paths.state_dir.parent / 'admin.token'))}\n"
+        f"  command line moe-appliance --config {escape(str(paths.state_dir.parent / 'appliance.toml'))} status\n"
+        "\nTry it:\n"
     )
     console.print(
         f"curl -N {url}/v1/chat/completions -H 'Authorization: Bearer {keys.seat}' "
         f"-H 'Content-Type: application/json' -d '{body}'",
         markup=False,
     )
-    console.print("\nAll traffic stays on this machine. Ctrl-C stops everything.")
 
 
 def _write_config(home: Path, port: int, model: Path | None) -> Path:

@@ -6,7 +6,10 @@ Touches the box's public port.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+from pathlib import Path
 
 import httpx
 from rich.console import Console
@@ -30,11 +33,18 @@ async def answers(box: BoxState) -> None:
             raise _failed(f"the gateway does not say that it is ready: {error!r}") from error
 
 
-async def check_box(box: BoxState, seat_key: str, admin_token: str, seat: str, console: Console) -> list[int]:
-    """Run the checks against a READY box; returns the pids that must be gone after the stop.
+def children(pid: int | None = None) -> list[int]:
+    """All processes below this one: those that must be gone after the stop."""
+    found = []
+    for tasks in Path(f"/proc/{pid or os.getpid()}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, tasks.read_text().split()):
+                found += [child, *children(child)]
+    return found
 
-    Raises MoeError naming the check that failed.
-    """
+
+async def check_box(box: BoxState, seat_key: str, admin_token: str, seat: str, console: Console) -> None:
+    """Run the checks against a READY box. Raises MoeError naming the check that failed."""
     async with httpx.AsyncClient(base_url=box.public_url, timeout=LIMIT_S, trust_env=False) as client:
         text, usage = await _stream(client, box.engine.models[0], seat_key)
         console.print(f"streamed: {text[:60]!r}, {usage['completion_tokens']} tokens out, {usage['prompt_tokens']} in")
@@ -42,7 +52,6 @@ async def check_box(box: BoxState, seat_key: str, admin_token: str, seat: str, c
         if page.status_code != 200 or f">{seat}<" not in page.text:
             raise _failed(f"the admin page (status {page.status_code}) does not name the seat {seat!r}")
         console.print(f"the admin page names the seat {seat!r}")
-    return [pid for pid in (box.engine.pid, box.gateway.pid) if pid is not None]
 
 
 async def _stream(client: httpx.AsyncClient, model: str, key: str) -> tuple[str, dict[str, int]]:

@@ -8,9 +8,11 @@ import typer
 
 from appliance.cli.box import Box
 from appliance.config import public_url
-from appliance.daemon import Daemon, adapter_of
-from appliance.errors import MoeError
+from appliance.daemon import Daemon, adapter_of, box_findings, facts_of
+from appliance.errors import EXIT_CONFIG, MoeError
 from gateway import logs
+from gateway.keyfile import load_admins, load_seats
+from gateway.state import Severity
 
 
 def register(app: typer.Typer) -> None:
@@ -27,15 +29,20 @@ def run(ctx: typer.Context) -> None:
 
 
 def check(ctx: typer.Context) -> None:
-    """Check the configuration, seats and admins; start nothing. Exit 0 or 78."""
-    from gateway.keyfile import load_admins, load_seats
-
+    """Check the configuration, seats, admins and what the engine needs; start nothing. Exit 0, or 78 when the box
+    would not serve."""
     box: Box = ctx.obj
-    adapter_of(box.config, box.paths.state_dir)
     seats, admins = load_seats(box.seats_file), load_admins(box.admins_file)
     print(f"configuration: good ({box.config.engine.kind} engine, {public_url(box.config)})")
     print(f"seats: {len(seats.accounts)} in {box.seats_file}")
     print(f"admins: {len(admins.accounts)} in {box.admins_file}")
+    facts = facts_of(box.config, box.paths.state_dir)
+    found = box_findings(facts) + adapter_of(box.config, box.paths.state_dir).findings(facts)
+    for finding in found:
+        print(f"{finding.severity}: {finding.title}: {finding.observed}; wanted: {finding.required}")
+        print(f"  remedy: {finding.remedy}")
+    if any(finding.severity is Severity.FAIL for finding in found):
+        raise typer.Exit(EXIT_CONFIG)
 
 
 def stop(ctx: typer.Context) -> None:
@@ -55,7 +62,8 @@ def reload(ctx: typer.Context) -> None:
     if answer.status_code != 200:
         errors = "\n".join(map(str, said.get("errors", [])))
         raise MoeError(f"not reloaded, the old files stay in use:\n{errors}", "correct the file, then reload again")
-    print(f"reloaded: {said['seats']} seats")
+    seats = said["seats"]
+    print(f"reloaded: {seats} seat{'' if seats == 1 else 's'}")
 
 
 def _tell(box: Box, path: str) -> None:

@@ -19,6 +19,8 @@ from gateway.status_view import FindingRow, LanesView, LaneView, StatusView
 
 BAR_CHARS = 20
 LOG_LINES = 8
+WIDE_COLUMNS = 110
+"""From here on there is room for request ids."""
 _TONES = {"ok": "green", "warn": "yellow", "bad": "red", "fail": "red", "info": "cyan"}
 
 
@@ -100,7 +102,7 @@ def _engine(view: StatusView, console: Console) -> None:
         _say(console, (engine.remedy or "", "bold cyan"), indent=4)
     if engine.retry_in.value is not None:
         _say(console, f"starts again in {engine.retry_in}", indent=2)
-    facts = f"floor {engine.floor}  warm {engine.warm_pace}  context {engine.context_tokens}"
+    facts = f"floor {engine.floor}  pace when warmed up {engine.warm_pace}  context {engine.context_tokens}"
     lasted = (
         f"ready for {engine.uptime}" if engine.uptime.value is not None else f"in this phase for {engine.phase_for}"
     )
@@ -130,12 +132,13 @@ def _row(table: Table, *cells: object, style: str = "") -> None:
 
 def _streams(lanes: LanesView, view: StatusView, console: Console) -> None:
     _heading(console, "streams", f"{lanes.busy} of {lanes.streams_max} busy, floor {view.engine.floor}")
-    table = _table("", "seat", "step", "pace", "tok/s", "tokens", "age", "request")
+    wide = console.width >= WIDE_COLUMNS
+    table = _table("", "seat", "step", "pace", "tok/s", "tokens", "age", *(("request",) if wide else ()))
     for lane in lanes.rows:
         if lane.busy:
             rate = Text(str(lane.tok_per_s), style="yellow" if lane.below_floor else "")
             cells = (lane.seat, lane.step, _bar(lane, lanes), rate, lane.tokens, lane.age, lane.request_id)
-            _row(table, lane.number, *cells)
+            _row(table, lane.number, *(cells if wide else cells[:-1]))
         else:
             _row(table, lane.number, "free" if lanes.open else "closed", style="dim")
     _indented(console, table)
@@ -177,8 +180,9 @@ def _seats(view: StatusView, console: Console) -> None:
 
 def _numbers(view: StatusView, console: Console) -> None:
     numbers, gateway = view.numbers, view.gateway
-    counts = f"served {numbers.served}  refused {numbers.refused}  failed {numbers.failed}  left {numbers.left}"
+    counts = f"served {numbers.served}  refused {numbers.refused}  failed {numbers.failed}"
+    counts += f"  left by the client {numbers.left}"
     _heading(console, "gateway", f"{gateway.state} for {gateway.uptime}, restarts {gateway.restarts}")
-    rates = f"mean stream {numbers.mean_hold}  tickets back when full {numbers.drain_rate}"
+    rates = f"mean stream {numbers.mean_hold}  streams ended when full {numbers.drain_rate}"
     _say(console, (f"{counts}  {rates}", "dim"), indent=2)
     _say(console, (f"bodies held {numbers.body_bytes} of {numbers.body_budget_bytes}", "dim"), indent=2)

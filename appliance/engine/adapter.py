@@ -83,10 +83,12 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogStep:
-    """A log line that announces a step. A group `percent` (0..100) gives its progress."""
+    """A log line that announces a step. A group `percent` (0..100) gives its progress; else `share` does: how much
+    of a start lies behind it, by the count of steps."""
 
     pattern: re.Pattern[str]
     step: str
+    share: float | None = None
 
 
 def read_step(table: Sequence[LogStep], line: str) -> Step | None:
@@ -94,7 +96,8 @@ def read_step(table: Sequence[LogStep], line: str) -> Step | None:
     for row in table:
         match = row.pattern.search(line)
         if match:
-            return row.step, _fraction(match.groupdict())
+            percent = _fraction(match.groupdict())
+            return row.step, row.share if percent is None else percent
     return None
 
 
@@ -104,10 +107,10 @@ def _fraction(groups: Mapping[str, str | None]) -> float | None:
 
 
 LLAMA_STEPS = (
-    LogStep(re.compile(r"init: listening on http"), "listening"),
-    LogStep(re.compile(r"load_model: initializing, n_slots"), "making room for the streams"),
-    LogStep(re.compile(r"llama threadpool init"), "warming the model"),
-    LogStep(re.compile(r"load_model: loading model|init: loading model"), "loading the model"),
+    LogStep(re.compile(r"init: listening on http"), "listening", 0.9),
+    LogStep(re.compile(r"load_model: initializing, n_slots"), "making room for the streams", 0.75),
+    LogStep(re.compile(r"llama threadpool init"), "warming the model", 0.5),
+    LogStep(re.compile(r"load_model: loading model|init: loading model"), "loading the model", 0.25),
 )
 """llama.cpp's server. Source: measured with xllamacpp 2026.10.11549."""
 

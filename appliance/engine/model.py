@@ -291,7 +291,7 @@ async def _own_model(folder: Path, model: Path, progress: OnTransfer) -> Path:
     head = await asyncio.to_thread(_head, model)
     if head != MAGIC:
         raise ModelError(
-            f"{model} is not a GGUF model: it starts with {head!r}, not {MAGIC!r}",
+            f"{model} is not a GGUF model: it does not start with the word GGUF",
             "give a .gguf file; safetensors and PyTorch files must be converted first",
         )
     progress(Transfer("checking the model", 0, 0))

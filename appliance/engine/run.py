@@ -66,6 +66,7 @@ class EngineRun:
     launch: Launch | None = None
     _process: EngineProcess | None = None
     _spawned: bool = False
+    _healthy: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def follow(self) -> None:
         """From Spawn to Exited."""
@@ -90,21 +91,30 @@ class EngineRun:
         cause = STOPPED
         try:
             async with asyncio.TaskGroup() as group:
-                side = [
-                    group.create_task(self._probe_health(launch)),
-                    group.create_task(self._time_out(launch.start_timeout_s)),
-                ]
+                side = [group.create_task(self._probe_health(launch))]
                 if self.adapter.supervised:
+                    side.append(group.create_task(self._time_out(launch.start_timeout_s)))
                     cause = await self._run_process(launch)
                 else:
-                    self._spawned = True
-                    self.ask(Spawned(None, self.start_id))
-                    await asyncio.Event().wait()
+                    cause = await self._attended(launch)
                 for task in side:
                     task.cancel()
         except* OSError as errors:
             cause = _not_started(errors.exceptions[0])
         return cause
+
+    async def _attended(self, launch: Launch) -> Cause:
+        """An engine that somebody else runs: nothing to start, and nothing to end. Returns when it does not answer
+        in time; lasts until it is cancelled otherwise."""
+        self._spawned = True
+        self.ask(Spawned(None, self.start_id))
+        try:
+            async with asyncio.timeout(launch.start_timeout_s):
+                await self._healthy.wait()
+        except TimeoutError:
+            return _unreachable(launch, launch.start_timeout_s)
+        await asyncio.Event().wait()
+        return STOPPED
 
     async def _run_process(self, launch: Launch) -> Cause:
         process = await EngineProcess.start(
@@ -145,23 +155,25 @@ class EngineRun:
 
     async def _probe_health(self, launch: Launch) -> None:
         """HealthOk once; afterwards HealthLost after five misses in a row."""
-        misses, healthy = 0, False
+        misses = 0
         async with httpx.AsyncClient(timeout=HEALTH_S, headers=_bearer(launch), trust_env=False) as client:
             while True:
-                pause_s = HEALTH_S if healthy else HEALTH_STARTING_S
+                pause_s = HEALTH_S if self._healthy.is_set() else HEALTH_STARTING_S
                 try:
                     (await client.get(launch.url + launch.health_path)).raise_for_status()
                 except httpx.HTTPError as error:
-                    misses += healthy
+                    misses += self._healthy.is_set()
                     if isinstance(error, httpx.TimeoutException):  # it took HEALTH_S already
                         pause_s = 0.0
                     if misses == HEALTH_MISSES_MAX:
-                        self.ask(HealthLost(_unhealthy(error), self.start_id))
+                        lost_s = HEALTH_MISSES_MAX * HEALTH_S
+                        hung = _unhealthy(error) if self.adapter.supervised else _unreachable(launch, lost_s)
+                        self.ask(HealthLost(hung, self.start_id))
                         return
                 else:
                     misses = 0
-                    if not healthy and self._spawned:
-                        healthy = True
+                    if self._spawned and not self._healthy.is_set():
+                        self._healthy.set()
                         self.ask(HealthOk(self.start_id))
                 await asyncio.sleep(pause_s)
 
@@ -202,6 +214,15 @@ def _bearer(launch: Launch) -> Mapping[str, str]:
     if launch.key_file is None:
         return {}
     return {"authorization": f"Bearer {launch.key_file.read_text().strip()}"}
+
+
+def _unreachable(launch: Launch, for_s: float) -> Cause:
+    address = launch.url + launch.health_path
+    return Cause(
+        id="engine.unreachable",
+        title=f"The engine at {launch.url} did not answer for {for_s:g} s.",
+        remedy=f"curl {address}  (somebody else runs it: see that it is up, or correct [engine] url)",
+    )
 
 
 def _unhealthy(error: httpx.HTTPError) -> Cause:

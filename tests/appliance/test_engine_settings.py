@@ -135,7 +135,7 @@ def test_profiles_come_from_the_settings(tmp_path: Path) -> None:
             "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  50%|#####     | 1/2 [00:01",
             ("capturing CUDA graphs", 0.5),
         ),
-        ("0.00.004.064 I srv    load_model: loading model '/m.gguf'", ("loading the model", None)),
+        ("0.00.004.064 I srv    load_model: loading model '/m.gguf'", ("loading the model", 0.25)),
         ("INFO: Application startup complete.", ("listening", None)),
         ("GET /health 200", None),
     ],

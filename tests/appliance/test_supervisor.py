@@ -35,12 +35,12 @@ GOOD = Facts(
 @pytest.mark.parametrize(
     ("facts", "finding", "remedy"),
     [
-        ({"cpu_flags": frozenset({"sse4_2"})}, "cpu.avx2", ""),
+        ({"cpu_flags": frozenset({"sse4_2"})}, "cpu.avx2", "another machine"),
         ({"libs": {"libgomp.so.1": False, "libstdc++.so.6": True}}, "lib.gomp", "apt-get install"),
         ({"libs": {"libgomp.so.1": True, "libstdc++.so.6": False}}, "lib.stdcxx", "apt-get install"),
         ({"modules": {"xllamacpp": False}}, "engine.package", "pip install"),
-        ({"mem_available_bytes": 200 << 20}, "mem.free", ""),
-        ({"disk_free_bytes": 10 << 20}, "disk.free", ""),
+        ({"mem_available_bytes": 200 << 20}, "mem.free", "memory"),
+        ({"disk_free_bytes": 10 << 20}, "disk.free", "free"),
     ],
 )
 async def test_a_failed_check_refuses_the_engine_and_names_the_remedy(

@@ -37,7 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     """Measure and print; the exit code is 1 when a stream was not whole, 130 when it was stopped."""
     args = _parser().parse_args(argv)
     plan = Plan(args.seconds_per_run, args.rounds, args.samples, args.streams, args.interval_ms)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's `&` leaves SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     try:
         figures = _measure(plan, args)
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -95,10 +95,10 @@ async def test_ten_clients_at_cap_four(watched: Watched) -> None:
         answers = await ten(gateway)
         await gateway.idle()
         stats = gateway.engine.stats
-        print("measured idle_ms", round(watched.idle_s * 1000, 3), "engine", round(engine_idle_s(gateway) * 1000, 3))
+        print("MEASURED idle_ms", round(watched.idle_s * 1000, 3), "engine", round(engine_idle_s(gateway) * 1000, 3))
         assert (stats.peak_sequences, stats.peak_requests, watched.most_running) == (4, 4, 4)
         assert (stats.completed, stats.aborted, stats.requests) == (10, 0, 10)
-        assert engine_idle_s(gateway) < 10 * IDLE_MAX_S  # a connection, on a box with other tests
+        assert engine_idle_s(gateway) < IDLE_MAX_S  # the connection to the engine included
     assert all(answer.whole and answer.events()[-1] == b"data: [DONE]" for answer in answers)
     assert [line["completion_tokens"] for line in sorted(gateway.done(), key=lambda x: x["completion_tokens"])] == [
         30 + 7 * number for number in range(10)
@@ -130,8 +130,10 @@ async def test_one_seat_may_use_all_streams_until_others_come(watched: Watched) 
         own = [asyncio.create_task(exchange(gateway, post(ask(CHAT, stream=True), seat="a"))) for _ in range(8)]
         await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 4)
         assert {seat for _, seat, _ in gateway.core.limiter.view().running} == {"a"}
-        others = [asyncio.create_task(exchange(gateway, post(ask(CHAT, stream=True), seat=s))) for s in "bcb"]
-        await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 7)
+        others = []
+        for number, seat in enumerate("bcb", start=5):
+            others.append(asyncio.create_task(exchange(gateway, post(ask(CHAT, stream=True), seat=seat))))
+            await gateway.until(lambda wanted=number: len(gateway.core.limiter.view().waiting) == wanted)
         answers = await asyncio.gather(*own, *others)
     assert all(answer.whole for answer in answers)
     assert [seat for _, seat in watched.granted[4:8]] == ["b", "c", "a", "b"]  # then all hold one, a waits longest

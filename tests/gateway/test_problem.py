@@ -114,7 +114,7 @@ def test_a_backoff_is_waited_for() -> None:
 OTHERS: list[tuple[Problem, int, list[str]]] = [
     (problems.bad_request("x", "n"), 400, []),
     (problems.denied(401, "unknown", "x"), 401, []),
-    (problems.unknown_path("/v1/x"), 404, ["/v1/x"]),
+    (problems.unknown_path("/v1/x", ("/v1/models",)), 404, ["/v1/x"]),
     (problems.method_not_allowed("/v1/x", "POST"), 405, ["/v1/x", "POST"]),
     (problems.unknown_model("gpt", ("a", "b")), 404, ["gpt", "a, b"]),
     (problems.unknown_model("gpt", ()), 404, ["none yet"]),

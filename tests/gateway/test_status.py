@@ -247,7 +247,7 @@ def test_a_broken_seat_file_is_shown_and_raised_as_a_finding() -> None:
     found = view(box(), gateway(files=files("seats.toml:3: bad")), NOW_S)
     assert [(row.kind, row.state) for row in found.files] == [("seats", "broken"), ("admins", "ok")]
     assert [(row.id, row.observed) for row in found.findings] == [("seats.file_broken", "seats.toml:3: bad")]
-    assert "seats.toml cannot be read" in found.verdict.sentence
+    assert "seats.toml is broken" in found.verdict.sentence
 
 
 def test_a_box_that_nobody_can_enter_says_how_to_add_a_seat() -> None:
