@@ -149,12 +149,25 @@ class Admission:
         """Place in line, 1 = next; 0 when `id` does not wait."""
         return self.order().index(id) + 1 if id in self._waiting else 0
 
-    def predicted_wait_s(self, position: int, now_s: float) -> float:
-        """Wait of the `position`-th in line at the measured drain rate: tickets come back at
-        `streams / mean hold` per second. A stream that has run longer than the mean counts with its age."""
+    def predicted_waits(self, now_s: float) -> dict[TicketId, float]:
+        """Seconds until each waiting request is predicted to run, in the order of service.
+
+        Tickets come back at `streams / hold` per second; of a seat with a bound of its own, at `bound / hold`.
+        """
+        hold_s = self._hold_s(now_s)
+        ahead: Counter[str] = Counter()
+        waits: dict[TicketId, float] = {}
+        for position, id in enumerate(self.order(), start=1):
+            seat = self._waiting[id].seat
+            ahead[seat] += 1
+            own = self._seat_max.get(seat)
+            waits[id] = max(position / max(1, self.limits.streams), ahead[seat] / own if own else 0.0) * hold_s
+        return waits
+
+    def _hold_s(self, now_s: float) -> float:
+        """How long a ticket is held: the running mean; a stream that has run longer counts with its age."""
         holds = [max(self._mean_hold_s, now_s - running.since_s) for running in self._running.values()]
-        hold_s = sum(holds) / len(holds) if holds else self._mean_hold_s
-        return position * hold_s / max(1, self.limits.streams)
+        return sum(holds) / len(holds) if holds else self._mean_hold_s
 
     def view(self) -> AdmissionView:
         """A snapshot for the page and the metrics."""
@@ -185,20 +198,20 @@ class Admission:
         if self._may_run_now(event.seat):
             return
         waiting.position = self.position(event.id)
-        reason = self._bound_hit(waiting, now_s)
+        wait_s = self.predicted_waits(now_s)[event.id]
+        reason = self._bound_hit(waiting, wait_s)
         if reason is not None:
             del self._waiting[event.id]
-            wait_s = self.predicted_wait_s(waiting.position, now_s)
-            effects.append(self._rejected(event.id, reason, self._retry_after(wait_s, event.id), waiting.position))
+            retry_after_s = self._retry_after(wait_s, event.id)
+            effects.append(self._rejected(event.id, reason, retry_after_s, waiting.position))
             return
-        wait_s = self.predicted_wait_s(waiting.position, now_s)
         effects.append(Queued(event.id, waiting.position, len(self._waiting), wait_s))
 
     def _may_run_now(self, seat: str) -> bool:
         """True when a ticket is free for a request of `seat`; by rule 5 nobody else may have it."""
         return len(self._running) < self.limits.streams and self._below_own_max(seat, self._held())
 
-    def _bound_hit(self, waiting: _Waiting, now_s: float) -> Reason | None:
+    def _bound_hit(self, waiting: _Waiting, wait_s: float) -> Reason | None:
         limits = self.limits
         of_seat = sum(w.seat == waiting.seat for w in self._waiting.values())
         kept_free = limits.queue_max // QUEUE_KEPT_SHARE if of_seat > 1 else 0
@@ -208,7 +221,7 @@ class Admission:
             return Reason.SEAT_QUEUE_FULL
         if limits.queue_bytes and self._waiting_bytes() > limits.queue_bytes:
             return Reason.QUEUE_BYTES
-        if self.predicted_wait_s(waiting.position, now_s) > limits.queue_deadline_s:
+        if wait_s > limits.queue_deadline_s:
             return Reason.PREDICTED_WAIT
         return None
 
@@ -244,7 +257,7 @@ class Admission:
 
     def _expire(self, now_s: float, effects: list[Effect]) -> None:
         for waiting in [w for w in self._waiting.values() if now_s >= self._deadline(w)]:
-            wait_s = self.predicted_wait_s(len(self._waiting), now_s)
+            wait_s = len(self._waiting) * self._hold_s(now_s) / max(1, self.limits.streams)
             effects.append(self._drop(waiting, Reason.DEADLINE, self._retry_after(wait_s, waiting.id)))
         for running in self._running.values():
             if running.told:
@@ -320,9 +333,8 @@ class Admission:
 
     def _drop(self, waiting: _Waiting, reason: Reason, retry_after_s: int) -> Rejected:
         position = self.position(waiting.id)
-        depth = len(self._waiting)
         del self._waiting[waiting.id]
-        return Rejected(waiting.id, reason, retry_after_s, position, depth)
+        return self._rejected(waiting.id, reason, retry_after_s, position)
 
     def _rejected(self, id: TicketId, reason: Reason, retry_after_s: int, position: int) -> Rejected:
         return Rejected(id, reason, retry_after_s, position, len(self._waiting))

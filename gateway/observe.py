@@ -36,13 +36,14 @@ def snapshot(core: Core) -> GatewaySnapshot:
                 estimated=meter.estimated if meter else True,
             )
         )
+    waits = policy.predicted_waits(now_s)
     waiting = tuple(
         WaitingView(
             request_id=by_ticket[id].outcome.request_id if id in by_ticket else "",
             seat=seat,
             position=position,
             waited_s=now_s - arrived_s,
-            predicted_s=policy.predicted_wait_s(position, now_s),
+            predicted_s=waits[id],
         )
         for position, (id, seat, arrived_s) in enumerate(admission.waiting, start=1)
     )

@@ -1,0 +1,195 @@
+"""Admission by example: the sentences of its rules, one test each. test_admission_machine.py tries to break them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.admission import HOLD_PRIOR_S, Admission
+from gateway.admission_types import (
+    Arrive,
+    Close,
+    Decision,
+    Ended,
+    Granted,
+    Leave,
+    Limits,
+    Queued,
+    Reason,
+    Rejected,
+    Reload,
+    SeatsBack,
+    SeatsGone,
+    Tick,
+    TicketId,
+)
+
+
+class Desk:
+    """Arrivals by seat name, numbered from 1."""
+
+    def __init__(self, **limits: float) -> None:
+        self.policy = Admission(Limits(**limits))  # type: ignore[arg-type]
+        self.count = 0
+        self.now_s = 0.0
+
+    def arrive(self, seat: str, own_max: int | None = None, body_bytes: int = 1) -> Granted | Queued | Rejected:
+        self.count += 1
+        decision = self.policy.handle(Arrive(TicketId(self.count), seat, own_max, body_bytes), self.now_s)
+        [effect] = [effect for effect in decision.effects if effect.id == self.count and not isinstance(effect, Ended)]
+        assert not isinstance(effect, Ended)
+        return effect
+
+    def leave(self, id: int) -> list[int]:
+        """Who gets a ticket when `id` leaves."""
+        decision = self.policy.handle(Leave(TicketId(id)), self.now_s)
+        return [effect.id for effect in decision.effects if isinstance(effect, Granted)]
+
+    def tick(self, now_s: float) -> Decision:
+        self.now_s = now_s
+        return self.policy.handle(Tick(), now_s)
+
+
+def test_a_seat_alone_may_use_every_stream() -> None:
+    desk = Desk(streams=4)
+    assert all(isinstance(desk.arrive("ana"), Granted) for _ in range(4))
+
+
+def test_a_seat_that_holds_two_gets_no_third_while_one_with_fewer_waits() -> None:
+    desk = Desk(streams=4)
+    for seat in ("ana", "ana", "ben", "ben", "ana", "cleo", "ana", "cleo"):  # 5 and 7 of ana wait, 6 and 8 of cleo
+        desk.arrive(seat)
+    assert desk.leave(1) == [6]
+    assert desk.leave(3) == [5], "ana and cleo hold one each; ana was served longer ago"
+    assert desk.leave(4) == [8], "ana holds two and waits, cleo one"
+
+
+def test_the_line_says_where_one_stands_and_how_long_it_may_take() -> None:
+    desk = Desk(streams=1)
+    desk.arrive("ana")
+    assert desk.arrive("ben") == Queued(TicketId(2), 1, 1, HOLD_PRIOR_S)
+    third = desk.arrive("cleo")
+    assert isinstance(third, Queued)
+    assert (third.position, third.depth, third.wait_s) == (2, 2, 2 * HOLD_PRIOR_S)
+
+
+def test_the_predicted_wait_follows_the_measured_drain_rate() -> None:
+    desk = Desk(streams=1)
+    for number in range(1, 40):
+        desk.arrive("ana")
+        desk.now_s += 2.0
+        desk.leave(number)
+    desk.arrive("ana")
+    waiting = desk.arrive("ben")
+    assert isinstance(waiting, Queued)
+    assert waiting.wait_s == pytest.approx(2.0, rel=0.2)
+
+
+def test_streams_that_run_longer_than_the_mean_lengthen_the_prediction() -> None:
+    desk = Desk(streams=1)
+    desk.arrive("ana")
+    desk.now_s = 100.0
+    waiting = desk.arrive("ben")
+    assert isinstance(waiting, Queued)
+    assert waiting.wait_s == 100.0
+
+
+def test_a_seat_at_its_own_bound_is_predicted_by_its_own_bound() -> None:
+    desk = Desk(streams=4)
+    desk.arrive("ana", own_max=1)
+    second = desk.arrive("ana", own_max=1)
+    assert isinstance(second, Queued)
+    assert second.wait_s == HOLD_PRIOR_S
+    assert isinstance(desk.arrive("ben"), Granted), "a ticket that ana may not have is ben's"
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"queue_max": 0}, Reason.QUEUE_FULL),
+        ({"queue_bytes": 10}, Reason.QUEUE_BYTES),
+        ({"queue_deadline_s": 5.0}, Reason.PREDICTED_WAIT),
+    ],
+)
+def test_a_bound_that_is_hit_refuses_at_arrival(limits: dict[str, float], reason: Reason) -> None:
+    desk = Desk(streams=1, **limits)
+    desk.arrive("ana", body_bytes=50)
+    refused = desk.arrive("ben", body_bytes=50)
+    assert isinstance(refused, Rejected)
+    assert refused.reason is reason
+    assert 10 <= refused.retry_after_s <= 59
+
+
+def test_a_seat_with_a_full_line_of_its_own_is_refused_and_others_are_not() -> None:
+    desk = Desk(streams=1, queue_per_seat=2)
+    desk.arrive("ana")
+    assert [type(desk.arrive("ana")) for _ in range(3)] == [Queued, Queued, Rejected]
+    assert isinstance(desk.arrive("ben"), Queued)
+
+
+def test_the_last_quarter_of_the_line_is_for_seats_that_have_nothing_waiting() -> None:
+    desk = Desk(streams=1, queue_max=8, queue_per_seat=8)
+    desk.arrive("ana")
+    assert [type(desk.arrive("ana")) for _ in range(7)] == [Queued] * 6 + [Rejected]
+    assert isinstance(desk.arrive("ben"), Queued)
+    assert isinstance(desk.arrive("ben"), Rejected)
+    assert isinstance(desk.arrive("cleo"), Queued)
+    assert isinstance(desk.arrive("dan"), Rejected)
+
+
+def test_nobody_waits_past_the_deadline_and_those_who_still_wait_are_counted_without_it() -> None:
+    desk = Desk(streams=1, queue_deadline_s=180.0)
+    desk.arrive("ana")
+    desk.arrive("ben")
+    [rejected] = desk.tick(180.0).effects
+    assert isinstance(rejected, Rejected)
+    assert (rejected.reason, rejected.position, rejected.depth) == (Reason.DEADLINE, 1, 0)
+
+
+def test_a_seat_that_is_gone_loses_its_waiters_now_and_its_streams_after_the_grace() -> None:
+    desk = Desk(streams=1, seat_grace_s=30.0)
+    desk.arrive("ana")
+    desk.arrive("ana")
+    [dropped] = desk.policy.handle(SeatsGone(frozenset({"ana"})), 0.0).effects
+    assert isinstance(dropped, Rejected)
+    assert dropped.retry_after_s == 0
+    assert desk.tick(29.9).effects == ()
+    assert desk.tick(30.0).effects == (Ended(TicketId(1), Reason.SEAT_GONE),)
+
+
+def test_a_seat_that_comes_back_within_the_grace_keeps_its_streams() -> None:
+    desk = Desk(streams=1, seat_grace_s=30.0)
+    desk.arrive("ana")
+    desk.policy.handle(SeatsGone(frozenset({"ana"})), 0.0)
+    desk.policy.handle(SeatsBack(frozenset({"ana"})), 10.0)
+    assert desk.tick(100.0).effects == ()
+
+
+def test_closing_answers_all_and_refuses_arrivals() -> None:
+    desk = Desk(streams=1)
+    desk.arrive("ana")
+    desk.arrive("ben")
+    [answered] = desk.policy.handle(Close(Reason.DRAINING), 0.0).effects
+    assert isinstance(answered, Rejected)
+    refused = desk.arrive("cleo")
+    assert isinstance(refused, Rejected)
+    assert refused.reason is Reason.DRAINING
+
+
+def test_a_raised_cap_serves_who_waits_and_a_lowered_one_cuts_nobody() -> None:
+    desk = Desk(streams=1)
+    for seat in ("ana", "ben", "cleo"):
+        desk.arrive(seat)
+    raised = desk.policy.handle(Reload(Limits(streams=3)), 0.0).effects
+    assert [effect.id for effect in raised if isinstance(effect, Granted)] == [2, 3]
+    assert desk.policy.handle(Reload(Limits(streams=1)), 0.0).effects == ()
+    desk.arrive("dan")
+    assert desk.leave(1) == []
+    assert desk.leave(2) == []
+    assert desk.leave(3) == [4]
+
+
+def test_an_id_that_is_in_use_is_a_programming_error() -> None:
+    desk = Desk(streams=1)
+    desk.arrive("ana")
+    with pytest.raises(ValueError, match="in use"):
+        desk.policy.handle(Arrive(TicketId(1), "ben", None, 1), 0.0)
