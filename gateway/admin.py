@@ -6,7 +6,9 @@ Rules:
 - A token is never logged and never in an address: the login page takes it from the fragment, which no browser
   sends.
 - The cookie is read by GET routes that change nothing; the one change, logging out, is a POST and the cookie is
-  SameSite=Strict.
+  SameSite=Strict. A POST that a browser sends for another site is refused. That needs the referrer policy to be
+  same-origin: with no-referrer, browsers say `Origin: null` for our own forms too.
+- The brake on failed logins never stops the right token: anybody can fail, and would lock everybody out.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -41,7 +43,7 @@ HEADERS = {
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
 
@@ -105,6 +107,9 @@ class _AdminApp:
         if answers is None:
             return Response("There is no such page. Try /admin\n", 404, media_type="text/plain")
         answer = answers.get("GET" if request.method == "HEAD" else request.method)
+        if request.method == "POST" and answer is not None and _from_another_site(request, self._pages.box()):
+            text = "Another site sent this form, or a proxy in front changes the Host header. Open /admin itself.\n"
+            return Response(text, 403, media_type="text/plain")
         if answer is None:
             allowed = [*answers, "HEAD"] if "GET" in answers else [*answers]
             return Response(f"Use {' or '.join(answers)}.\n", 405, {"allow": ", ".join(allowed)}, "text/plain")
@@ -161,25 +166,29 @@ class _AdminApp:
             return self._login_page(408, "The form did not arrive in time.")
         if body is None:
             return self._login_page(413, "That is too long for a token.")
-        wait_s = self._brake.wait_s(self._pages.monotonic())
-        if wait_s:
-            response = self._login_page(429, f"Too many failed logins. Try again in {wait_s} s.")
-            response.headers["retry-after"] = str(wait_s)
-            return response
         return self._try_token(request, _token_of(body))
 
     def _try_token(self, request: Request, token: str) -> Response:
         book, now_s = self._pages.admins(), self._pages.now()
         found = book.check(token, now_s)
         if isinstance(found, Denied):
-            self._brake.failed(self._pages.monotonic())
-            self._pages.log.warning("admin.refused", reason=str(found.reason), admin=found.name, peer=_peer(request))
-            return self._login_page(found.status, _why_not(token, found))
+            return self._login_failed(request, token, found)
         self._pages.log.info("admin.login", admin=found.name, peer=_peer(request))
         response: Response = RedirectResponse("/admin", 303)
         cookie = issue(self._pages.secret, found.name, book, now_s)
         self._set_cookie(request, response, cookie, LIFETIME_S)
         return response
+
+    def _login_failed(self, request: Request, token: str, found: Denied) -> Response:
+        monotonic_s = self._pages.monotonic()
+        wait_s = self._brake.wait_s(monotonic_s)
+        if wait_s:
+            response = self._login_page(429, f"Too many failed logins. Try again in {wait_s} s.")
+            response.headers["retry-after"] = str(wait_s)
+            return response
+        self._brake.failed(monotonic_s)
+        self._pages.log.warning("admin.refused", reason=str(found.reason), admin=found.name, peer=_peer(request))
+        return self._login_page(found.status, _why_not(token, found))
 
     async def _logout(self, request: Request) -> Response:
         response = RedirectResponse("/admin", 303)
@@ -230,6 +239,27 @@ def _why_not(token: str, found: Denied) -> str:
     if token.startswith(SEAT_PREFIX) and not token.startswith(ADMIN_PREFIX):
         return "This is a seat key, which opens no page. On the box, make a token: moe-appliance admins add NAME"
     return found.message[:1].upper() + found.message[1:]
+
+
+def _from_another_site(request: Request, box: BoxState) -> bool:
+    """Whether a browser says that the page of another site made it send this. What sends neither header is no
+    browser, and none of another site can name a host of its own in the others."""
+    site = request.headers.get("sec-fetch-site", "")
+    if site in ("same-origin", "none"):
+        return False
+    origin = request.headers.get("origin")
+    if site == "cross-site" or origin is None:
+        return site == "cross-site"
+    ours = (request.headers.get("host", ""), request.headers.get("x-forwarded-host", ""), _host_of(box.public_url))
+    return _host_of(origin) not in {host.strip().lower() for host in ours if host}
+
+
+def _host_of(url: str) -> str:
+    """Host and port of an address; "" when it has none, as `null` has."""
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _peer(request: Request) -> str:

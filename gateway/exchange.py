@@ -2,12 +2,12 @@
 
 Touches the ASGI channels, the limiter and the engine's connection.
 
-Order: seat from the headers; body bytes reserved; body read once; dialect's checks; engine and model; a
-place in line; the engine; bytes forwarded as they came; log line.
+Order: seat from the headers; body bytes reserved; body read once; its turn to be parsed; dialect's checks;
+engine and model; a place in line; the engine; bytes forwarded as they came; log line.
 
 Rules:
-- The watcher on `receive()` starts before the queue, so that a client that goes away frees its place or its
-  stream at once, in the queue, in a silent prefill and in decode.
+- The watcher on `receive()` starts when the body is read, so that a client that goes away frees its bytes, its
+  place or its stream at once, before its turn, in the queue, in a silent prefill and in decode.
 - The ticket goes back when the engine has ended the reply, not when the client has read it all.
 - A stream that is not whole never ends cleanly: an error event, then the connection is closed without the
   terminating chunk.
@@ -23,16 +23,17 @@ from dataclasses import dataclass, field, replace
 
 from gateway import problem as problems
 from gateway.admission_types import Granted, Reason, Rejected
-from gateway.bodies import INTRICATE_FROM_BYTES, ClientGoneError, Receive, Reservation, parse, read_body, too_intricate
+from gateway.bodies import ClientGoneError, Receive, Reservation, read_body
 from gateway.core import Core, Engine
 from gateway.dialects import Dialect, Prepared
+from gateway.intake import prepare
 from gateway.limiter import Place
 from gateway.meter import ChatTap, Meter, Tap
 from gateway.outcome import Outcome, request_id_of
 from gateway.problem import Problem
 from gateway.responses import Headers, Scope, Send, place_headers, problem_headers, respond, stream_headers
 from gateway.seats import Denied, Seat
-from gateway.upstream import EngineError, EngineReply
+from gateway.upstream import EngineError, EngineReply, is_event_stream
 from gateway.upstream import send as send_to_engine
 
 
@@ -44,7 +45,7 @@ class _RefusedError(Exception):
         self.problem = problem
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
     """One request. `run()` once; `end()` and `sweep()` from outside while it runs."""
 
@@ -62,6 +63,7 @@ class Exchange:
     prepared: Prepared | None = None
     started: bool = False
     send_since_s: float | None = None
+    _raw: bytes = b""
     _unsent_bytes: int = 0
     _end_with: Problem | None = None
     _loop: asyncio.AbstractEventLoop = field(init=False)
@@ -118,8 +120,8 @@ class Exchange:
             seat = self._seat()
             self.outcome.seat = seat.name
             with self.core.bodies.reserve(seat.name) as reservation:
-                engine = await self._read(reservation)
-                await self._watched(seat, engine, reservation)
+                await self._read(reservation)
+                await self._watched(seat, reservation)
         except _RefusedError as refusal:
             await self._tell(refusal.problem)
         except ClientGoneError:
@@ -128,12 +130,13 @@ class Exchange:
             self._close_books()
             self.core.leave(self, self.outcome)
 
-    async def _watched(self, seat: Seat, engine: Engine, reservation: Reservation) -> None:
-        """Everything from the line on, ended at once when the client goes away."""
+    async def _watched(self, seat: Seat, reservation: Reservation) -> None:
+        """Everything behind the body's last byte, ended at once when the client goes away."""
         try:
             async with asyncio.TaskGroup() as group:
                 watcher = group.create_task(self._watch())
                 try:
+                    engine = await self._checked()
                     await self._in_line(seat, engine, reservation)
                 except EngineError as error:
                     await self._engine_failed(error.problem)
@@ -164,8 +167,8 @@ class Exchange:
             raise _RefusedError(problems.denied(found.status, found.reason, found.message))
         return found
 
-    async def _read(self, reservation: Reservation) -> Engine:
-        """Read and check the body; sets `prepared`. Returns the engine that will serve it."""
+    async def _read(self, reservation: Reservation) -> None:
+        """Read the body."""
         limits = self.core.settings.limits
         headers = dict(self.scope["headers"])
         declared = headers.get(b"content-length")
@@ -181,28 +184,17 @@ class Exchange:
         if isinstance(raw, Problem):
             raise _RefusedError(raw)
         self.outcome.body_bytes = len(raw)
-        if len(raw) < INTRICATE_FROM_BYTES:
-            prepared = self._prepare(raw)
-        else:
-            async with self.core.large_bodies.turn():
-                prepared = self._prepare(raw)
+        self._raw = raw
+
+    async def _checked(self) -> Engine:
+        """Check the body; sets `prepared`. Returns the engine that will serve it."""
+        raw, self._raw = self._raw, b""  # up to 64 MiB: no frame holds it while the reply runs
+        prepared = await prepare(raw, self.dialect, self.core.large_bodies)
+        if isinstance(prepared, Problem):
+            raise _RefusedError(prepared)
         self.outcome.stream = prepared.stream
         self.prepared = prepared
         return self._engine(prepared)
-
-    def _prepare(self, raw: bytes) -> Prepared:
-        try:
-            if too_intricate(raw):
-                raise _RefusedError(problems.bad_request("The body has too many values.", code="too_intricate"))
-            body = parse(raw)
-        except ValueError as error:
-            raise _RefusedError(problems.bad_request(f"The body is not JSON: {error}.", code="not_json")) from None
-        if not isinstance(body, dict):
-            raise _RefusedError(problems.bad_request("The body must be a JSON object.", code="not_json"))
-        prepared = self.dialect.prepare(raw, body)
-        if isinstance(prepared, Problem):
-            raise _RefusedError(prepared)
-        return prepared
 
     def _engine(self, prepared: Prepared) -> Engine:
         core = self.core
@@ -263,7 +255,7 @@ class Exchange:
             headers["authorization"] = f"Bearer {engine.key}"
 
         def make_tap(status: int, content_type: str) -> Tap:
-            return self.dialect.tap(prepared, status == 200 and content_type.startswith("text/event-stream"))
+            return self.dialect.tap(prepared, status, is_event_stream(content_type))
 
         try:
             reply = await send_to_engine(
@@ -282,10 +274,13 @@ class Exchange:
             await self._keep_open(0, 0)
 
     async def _relay(self, reply: EngineReply) -> None:
-        if reply.status == 200 and isinstance(reply.tap, ChatTap):
-            await self._relay_stream(reply)
-        else:
-            await self._relay_whole(reply)
+        assert self.prepared is not None
+        is_stream = isinstance(reply.tap, ChatTap)
+        if reply.status != 200 and not 400 <= reply.status < 600:
+            raise EngineError(problems.engine_lost(f"it answered with status {reply.status}"))
+        if reply.status == 200 and is_stream != self.prepared.stream:
+            raise EngineError(problems.engine_lost("it did not answer in the form that was asked for"))
+        await (self._relay_stream(reply) if is_stream else self._relay_whole(reply))
 
     async def _relay_stream(self, reply: EngineReply) -> None:
         """Forward events as they come. Until the first one, heartbeats fill the silence of a long prefill."""

@@ -3,7 +3,7 @@
 Parsing is pure; `load_seats`, `load_admins` and `HeldFile` read files. No asyncio: the gateway calls
 `HeldFile.refresh` each second.
 
-- A file is taken as a whole or not at all.
+- A file is taken as a whole or not at all. One above FILE_MAX_BYTES is not read.
 - Times without an offset are UTC. A date means the end of that day, UTC.
 - A missing file holds nobody; that is no error, and the book says so (`file_missing`).
 """
@@ -30,9 +30,12 @@ from pydantic import (
 from gateway.errors import ConfigError
 from gateway.keys import Digest, parse_digest
 from gateway.seats import Account, AdminBook, AdminName, Previous, SeatBook, SeatName, name_problem
-from gateway.toml_lines import KeyPath, dotted, line_errors, line_of, parse_toml, validation_error
+from gateway.toml_lines import KeyPath, dotted, line_errors, lines_of, parse_toml, validation_error
 
 T = TypeVar("T")
+
+FILE_MAX_BYTES = 1024 * 1024
+"""Ten thousand seats. The gateway reads between two tokens."""
 
 
 def _moment(value: object) -> datetime.datetime:
@@ -170,7 +173,7 @@ def _validated(path: Path, raw: bytes, model: type[_File]) -> tuple[str, _File]:
 
 def _refuse_twice(path: Path, text: str, kind: str, rows: Mapping[str, SeatRow] | Mapping[str, AdminRow]) -> None:
     first: dict[Digest, KeyPath] = {}
-    found: list[tuple[KeyPath, str]] = []
+    found: list[tuple[KeyPath, KeyPath]] = []
     for name, row in rows.items():
         digests: list[tuple[Digest, KeyPath]] = [(row.digest, (kind, name, "digest"))]
         if isinstance(row, SeatRow) and row.previous is not None:
@@ -178,10 +181,17 @@ def _refuse_twice(path: Path, text: str, kind: str, rows: Mapping[str, SeatRow] 
         for digest, key in digests:
             other = first.setdefault(digest, key)
             if other != key:
-                where = f"{dotted(other)} (line {line_of(text, other)})"
-                found.append((key, f"is the same key as {where}; each needs one of its own"))
+                found.append((key, other))
     if found:
-        raise line_errors(path, text, found)
+        lines = lines_of(text)
+        raise line_errors(
+            path,
+            text,
+            [
+                (key, f"is the same key as {dotted(other)} (line {lines.get(other)}); each needs one of its own")
+                for key, other in found
+            ],
+        )
 
 
 # ---------------------------------------------------------------------------------------- loading
@@ -223,12 +233,24 @@ def _read(path: Path) -> tuple[Signature | None, bytes | None]:
     signature = _signature(path)
     if signature is None:
         return None, None
+    if signature.size > FILE_MAX_BYTES:
+        raise _too_large(path, signature.size)
     try:
-        return signature, path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(FILE_MAX_BYTES + 1)
+        if len(raw) > FILE_MAX_BYTES:  # it grew
+            raise _too_large(path, len(raw))
+        return signature, raw
     except FileNotFoundError:
         return None, None
     except OSError as exc:
         raise _unreadable(path, exc) from exc
+
+
+def _too_large(path: Path, size: int) -> ConfigError:
+    return ConfigError(
+        f"{path} has {size} bytes; it may have {FILE_MAX_BYTES}", f"look at {path}: this is no file of keys"
+    )
 
 
 def _unreadable(path: Path, exc: OSError) -> ConfigError:

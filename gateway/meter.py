@@ -3,7 +3,8 @@
 Rules:
 - Chunks are not tokens: speculative decoding packs several into one. Token counts come from `usage`; until
   it has passed, `tokens` is a count of events and `estimated` is True.
-- A chunk is only parsed when a search of its bytes says that something is in it; see `ReplyTap.feed`.
+- A chunk is only parsed when a search of its bytes says that something is in it; see `ChatTap.feed`.
+- A 200 in one piece is whole when it parses: a connection that just ended may have carried half of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.sse import Framer, data_of, events
+from gateway.sse import Framer, data_of, events, names_error
 
 BUFFER_MAX_BYTES = 16 * 1024 * 1024
 """A reply that is not a stream is parsed for its usage up to this size."""
@@ -43,14 +44,16 @@ def usage_of(value: Any) -> Usage | None:
 class Tap(Protocol):
     """What a reply's bytes run through: `feed` gives the bytes to send on, `finish` what was held.
 
-    `whole` says, after `finish`, that the reply ended as its form demands.
+    `whole` says, after `finish` at the latest, that the reply ended as its form demands; once it is so, nothing
+    more is wanted. `finish` is told whether the reply was `framed`: by a length or by chunks, not by the end of
+    the connection.
     """
 
     meter: Meter
     whole: bool
 
     def feed(self, data: bytes, now_s: float) -> bytes: ...
-    def finish(self, now_s: float) -> bytes: ...
+    def finish(self, now_s: float, framed: bool = True) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -106,7 +109,7 @@ class ChatTap:
             meter.first_token_s is None
             or b'"usage"' in block
             or b"[DONE]" in block
-            or b'"error"' in block
+            or b"rror" in block
             or b'"finish_reason":"' in block
         ):
             return b"".join(event for event in events(block) if self._keep(event, now_s))
@@ -116,7 +119,7 @@ class ChatTap:
             meter.last_token_s = now_s
         return block
 
-    def finish(self, now_s: float) -> bytes:
+    def finish(self, now_s: float, framed: bool = True) -> bytes:
         """What was held back when the reply ended: an ending without its empty line. The beginning of an event
         is dropped, since it would swallow the error event that follows it."""
         kept = b"".join(event for event in events(self._framer.rest()) if self._keep(event, now_s))
@@ -124,6 +127,8 @@ class ChatTap:
 
     def _keep(self, event: bytes, now_s: float) -> bool:
         """Look into one event; False when it must not be sent on."""
+        if b"rror" in event and names_error(event):
+            self.meter.failed = True
         data = data_of(event)
         if not data:
             return True
@@ -136,7 +141,7 @@ class ChatTap:
             return True
         if not isinstance(chunk, dict):
             return True
-        if chunk.get("error") is not None:
+        if chunk.get("error") is not None or chunk.get("object") == "error":
             self.meter.failed = True
         usage = usage_of(chunk.get("usage"))
         if usage is not None:
@@ -161,11 +166,13 @@ def _has_token(choice: Any) -> bool:
 
 
 class JsonTap:
-    """A reply in one piece: passed on as it comes, its usage read at the end."""
+    """A reply in one piece: passed on as it comes, its usage read at the end. `status` is the engine's: what
+    comes with another one than 200 is whole however it looks."""
 
-    __slots__ = ("_parts", "_size", "meter", "whole")
+    __slots__ = ("_parts", "_size", "_status", "meter", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, status: int = 200) -> None:
+        self._status = status
         self.meter = Meter()
         self.whole = False
         self._parts: list[bytes] = []
@@ -180,15 +187,16 @@ class JsonTap:
             self._parts.append(data)
         return data
 
-    def finish(self, now_s: float) -> bytes:
+    def finish(self, now_s: float, framed: bool = True) -> bytes:
         """Nothing is held; read the usage."""
-        self.whole = True
+        self.whole = self._status != 200 or (framed and self._size > BUFFER_MAX_BYTES)
         if self._size <= BUFFER_MAX_BYTES:
             try:
                 reply = orjson.loads(b"".join(self._parts))
             except orjson.JSONDecodeError:
                 reply = None
             if isinstance(reply, dict):
+                self.whole = True
                 self.meter.usage = usage_of(reply.get("usage"))
                 self.meter.failed = reply.get("error") is not None
         self._parts.clear()

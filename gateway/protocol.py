@@ -1,7 +1,8 @@
 """uvicorn's HTTP/1.1 protocol, hardened for a socket that strangers reach. Touches the connection.
 
 What uvicorn does not do, and why each is here:
-1. Heads are bounded (64 KiB, 10 s): httptools joins header pieces in quadratic time, before any key was seen.
+1. Heads are bounded (64 KiB, 10 s): httptools joins header pieces in quadratic time, before any key was seen. So
+   are bytes of a body that bring no body: trailers, chunk extensions.
 2. `Upgrade:` is hidden from the parser: it would take the body that follows for another protocol, or for a
    second request.
 3. Pipelined requests are not read: uvicorn stops reading to queue them and then no longer notices that the
@@ -11,6 +12,10 @@ What uvicorn does not do, and why each is here:
 5. A connection can be cut: `scope["moe.abort"]()`. An ordinary close waits for a client that reads nothing.
    `scope["moe.unsent"]()` are the bytes that wait for the client: while they get fewer, it reads.
 6. Vanished and stalled clients: TCP_USER_TIMEOUT, keepalive and a small send buffer on each accepted socket.
+7. A half-close counts as gone, also right behind a request (`nc -N`): a killed agent looks just the same until
+   something is written to it, and its stream must end at once.
+8. A head that cannot become one (a TLS hello, lines that end in LF alone) is answered at once, not after 10 s.
+9. An HTTP/1.0 client gets the bytes without chunks; uvicorn would chunk them for it.
 """
 
 from __future__ import annotations
@@ -32,16 +37,31 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_K
 """Seconds, seconds, probes: finds a vanished client also while nothing is sent to it."""
 
 _UPGRADE = re.compile(rb"(?im)^upgrade(?=[ \t]*:)")
-_TOO_LARGE = b"\r\n".join(
-    (
-        b"HTTP/1.1 431 Request Header Fields Too Large",
-        b"content-length: 0",
-        b"connection: close",
-        b"x-should-retry: false",
-        b"",
-        b"",
+_CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+"""How uvicorn ends the head of a response that it chunks."""
+
+
+def _last_words(status: str, text: str, heals: bool = False) -> bytes:
+    """An answer to what never became a request; the connection is closed behind it."""
+    lines = (
+        f"HTTP/1.1 {status}",
+        "content-type: text/plain; charset=utf-8",
+        f"content-length: {len(text)}",
+        "connection: close",
+        *(() if heals else ("x-should-retry: false",)),
+        "",
+        text,
     )
+    return "\r\n".join(lines).encode()
+
+
+_TOO_LARGE = _last_words("431 Request Header Fields Too Large", "")
+_TOO_SLOW = _last_words(
+    "408 Request Timeout", f"The head of the request did not arrive within {HEAD_TIMEOUT_S:g} s.\n", heals=True
 )
+_TLS = _last_words("400 Bad Request", "This port speaks http, not https.\n")
+_NOT_HTTP = _last_words("400 Bad Request", "This is not an HTTP request.\n")
+_BARE_LF = _last_words("400 Bad Request", "Lines of an HTTP request end in CR LF, not in LF alone.\n")
 
 
 def hardened(stall_s: float) -> type[HttpToolsProtocol]:
@@ -63,6 +83,7 @@ class _Hardened(HttpToolsProtocol):
         self._in_head = True
         self._skip = False
         self._refused = False
+        self._heading = False
         self._fruitless = 0
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
@@ -72,7 +93,7 @@ class _Hardened(HttpToolsProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in KEEPALIVE:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        self._timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_TIMEOUT_S, transport.abort)
+        self._timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -90,19 +111,19 @@ class _Hardened(HttpToolsProtocol):
             return
         self._fruitless += len(data)
         super().data_received(data)
-        if self._fruitless > HEAD_MAX_BYTES and not self._in_head:
+        if self._fruitless > HEAD_MAX_BYTES and not self._in_head and not self.transport.is_closing():
             self.transport.abort()  # trailers or a chunk extension without end
 
     def _whole_head(self, data: bytes) -> bytes:
-        """The head and what follows it, once it is whole and within bounds (1, 2)."""
+        """The head and what follows it, once it is whole and within bounds (1, 2, 8)."""
         if not self._head and self._timer is None:
-            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
+            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
         self._unset_keepalive_if_required()
         known = len(self._head)
         self._head = self._head + data if known else data.lstrip(b"\r\n")  # empty lines may precede a request
         end = self._head.find(b"\r\n\r\n", max(0, known - 3))
-        if end > HEAD_MAX_BYTES or (end < 0 and len(self._head) > HEAD_MAX_BYTES):
-            self._refuse()
+        if (refusal := self._hopeless(known, end)) is not None:
+            self._refuse(refusal)
             return b""
         if end < 0:
             return b""
@@ -112,14 +133,30 @@ class _Hardened(HttpToolsProtocol):
         head = whole[:end]
         return _UPGRADE.sub(b"x-pgrade", head) + whole[end:] if b"pgrade" in head.lower() else whole
 
-    def _refuse(self) -> None:
-        """Answer 431 and close; what still comes is thrown away, since closing on it would lose the answer."""
+    def _hopeless(self, known: int, end: int) -> bytes | None:
+        """What to answer to a head that will never be taken; `known` bytes of it were looked at before."""
+        head = self._head
+        if not known and head and not head[:1].isalpha():
+            return _TLS if head[0] == 0x16 else _NOT_HTTP  # 0x16: a TLS handshake record
+        if end < 0 and head.find(b"\n\n", max(0, known - 1)) >= 0:
+            return _BARE_LF
+        return _TOO_LARGE if (end if end >= 0 else len(head)) > HEAD_MAX_BYTES else None
+
+    def _late(self) -> None:
+        """The head did not come in time. A connection on which nothing was asked is closed without a word."""
+        if self._head:
+            self._refuse(_TOO_SLOW)
+        else:
+            self.transport.abort()
+
+    def _refuse(self, answer: bytes) -> None:
+        """Answer and close; what still comes is thrown away, since closing on it would lose the answer."""
         self._head = b""
         self._in_head = False
         self._refused = True
         self._stop_timer()
         self._timer = self.loop.call_later(LAST_WORDS_S, self.transport.abort)
-        self.transport.write(_TOO_LARGE)
+        self.transport.write(answer)
         self.transport.write_eof()
 
     def _answering(self) -> bool:
@@ -152,7 +189,10 @@ class _Hardened(HttpToolsProtocol):
         if not self._skip:
             self._in_head = False  # also for one that came in the same piece as what was thrown away before it (4)
             super().on_headers_complete()
-            if not self.cycle.keep_alive:
+            if self.scope["http_version"] == "1.0":  # 9
+                self.cycle.waiting_for_100_continue = False
+                self.cycle.transport = _Unchunked(self)  # type: ignore[assignment]
+            elif not self.cycle.keep_alive:
                 self.cycle.transport = _ClosedLast(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
@@ -199,3 +239,24 @@ class _ClosedLast:
     def close(self) -> None:
         if not self._protocol.cycle.more_body:
             self._protocol.transport.close()
+
+
+class _Unchunked(_ClosedLast):
+    """The same for an HTTP/1.0 client (9): what uvicorn writes, without its chunks. The end of the connection is
+    the end of the body; what a stream says last tells whether it is whole."""
+
+    def __init__(self, protocol: _Hardened) -> None:
+        super().__init__(protocol)
+        self._write = protocol.transport.write
+        self._started = self._chunked = False
+        self.write = self._without_chunks  # type: ignore[assignment]  # uvicorn writes bytes only
+
+    def _without_chunks(self, data: bytes) -> None:
+        if not self._started:
+            self._started = True
+            self._chunked = data.endswith(_CHUNKED)
+            data = data.removesuffix(_CHUNKED) + b"\r\n" if self._chunked else data
+        elif self._chunked:  # uvicorn writes one chunk at a time, the last with the terminating one behind it
+            size, _, rest = data.partition(b"\r\n")
+            data = rest[: int(size, 16)] if data else data
+        self._write(data)

@@ -32,6 +32,7 @@ from gateway.responses import Headers, Scope, Send, problem_headers, respond
 from gateway.seats import Denied
 from gateway.status import view
 
+_OF_PROXIES = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
 DIALECTS: dict[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, COMPLETIONS)}
 
 
@@ -171,13 +172,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
 def _from_loopback(request: Request, trusted: tuple[str, ...]) -> bool:
     """Whether the request comes from this machine: the peer, or behind a trusted proxy the address it names
     last, in whichever of several headers. A proxy that is not trusted, or that names nobody, is taken for the
-    outside."""
+    outside; so is who asks for another host than this one, as the page of a stranger does whose name was made to
+    mean 127.0.0.1."""
+    host = request.headers.get("host", "")
+    if not _is_loopback(host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]):
+        return False
     peer = request.client.host if request.client else ""
     if peer in trusted:
         peer = ",".join(request.headers.getlist("x-forwarded-for")).split(",")[-1].strip()
-    elif "x-forwarded-for" in request.headers:
+    elif any(name in request.headers for name in _OF_PROXIES):
         return False
+    return _is_loopback(peer)
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        return ipaddress.ip_address(peer).is_loopback
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

@@ -20,7 +20,13 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-class AdmissionSettings(_Table):
+class _Numbers(_Table):
+    """A table of numbers; text, true and false are none."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class AdmissionSettings(_Numbers):
     """`[admission]`: who streams, who waits, who is refused."""
 
     streams: Annotated[int, Field(ge=0, le=256)] = 0
@@ -39,7 +45,7 @@ class AdmissionSettings(_Table):
     """How long running streams of a disabled or removed seat go on, seconds. 0 = not at all. Default 30."""
 
 
-class LimitSettings(_Table):
+class LimitSettings(_Numbers):
     """`[gateway]`: bodies, slow clients, heartbeats, drain."""
 
     body_max_bytes: Annotated[int, Field(ge=1024)] = 64 * MIB

@@ -6,40 +6,54 @@ key order, number spelling and white space, and so the engine's prefix, stay the
 Rules:
 - A body must be a valid JSON object: whoever calls has parsed it.
 - A key is of ASCII letters, digits and underscores. In the body it may be spelled with escapes.
-- Patterns are possessive: a plain `(a|b)*` keeps a note for each character of a long string.
+- A body may be 64 MiB of anything: whatever is done for each string or bracket of it is done in C, and what is
+  done in Python is bounded (VALUE_MAX_BYTES) or done for each place where the key is spelled.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import re
 
-_STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_MEMBER = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
-_SCALAR = re.compile(_STRING + rb'|[^\s",{}\[\]]++', re.DOTALL)
-_NESTING = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
+VALUE_MAX_BYTES = 64 * 1024
+"""A value that is replaced may be so long; `stream_options` has some fifty bytes."""
+_PIECE_BYTES = 128 * 1024
+_SCALAR = re.compile(rb'"[^"]*+"|[^\s",{}\[\]]++')
+_EMPTY = re.compile(rb"\s*+}")
+_NESTING = re.compile(rb'"[^"]*+"|[{}\[\]]')
 
 
 def value_span(body: bytes, key: str) -> tuple[int, int] | None:
-    """(start, end) of the value of a top-level `key`; the last one where it is repeated; None if absent."""
+    """(start, end) of the value of a top-level `key`; the last one where it is repeated; None if absent.
+
+    Raises ValueError when that value is longer than VALUE_MAX_BYTES.
+    """
     if not _may_hold(body, key):
         return None
-    found: tuple[int, int] | None = None
-    position = body.index(b"{") + 1
-    while (member := _MEMBER.match(body, position)) is not None:
-        position = _value_end(body, member.end())
-        if json.loads(member[1]) == key:
-            found = (member.end(), position)
-    return found
+    plain = body
+    if b"\\" in body:  # as long as the body, and each quote that is left begins or ends a string
+        plain = body.replace(b"\\\\", b"..").replace(b'\\"', b"..")
+    start, depth, before = None, 0, 0
+    for member in _member(key).finditer(plain):
+        depth += _deeper(plain, before, member.start())
+        before = member.end()
+        if depth == 1:
+            start = before
+    return (start, _value_end(plain, start)) if start is not None else None
 
 
 def replace_value(body: bytes, key: str, value: bytes) -> bytes:
-    """`body` with the value of top-level `key` replaced; the key is added in front when it is absent."""
-    span = value_span(body, key)
+    """`body` with the value of top-level `key` replaced; the key is added in front when it is absent. Raises
+    ValueError as `value_span` does."""
+    return put_value(body, key, value_span(body, key), value)
+
+
+def put_value(body: bytes, key: str, span: tuple[int, int] | None, value: bytes) -> bytes:
+    """The same when the span of the old value is known; None = `key` is absent."""
     if span is not None:
         return body[: span[0]] + value + body[span[1] :]
     brace = body.index(b"{") + 1
-    comma = b"" if body[brace:].lstrip().startswith(b"}") else b","
+    comma = b"" if _EMPTY.match(body, brace) else b","
     return body[:brace] + b'"' + key.encode() + b'":' + value + comma + body[brace:]
 
 
@@ -50,17 +64,35 @@ def _may_hold(body: bytes, key: str) -> bool:
     """
     if b'"' + key.encode() + b'"' in body:
         return True
-    letters = "|".join(f"{ord(letter):02x}" for letter in sorted(set(key)))
-    return re.search(rf"\\u00(?:{letters})".encode(), body, re.IGNORECASE) is not None
+    return b"\\u00" in body and _member(key).search(body) is not None
 
 
-def _value_end(body: bytes, start: int) -> int:
+@functools.cache
+def _member(key: str) -> re.Pattern[bytes]:
+    """Finds `key` in front of its colon, each letter plain or escaped."""
+    letters = "".join(rf"(?:{letter}|\\u00(?i:{ord(letter):02x}))" for letter in key)
+    return re.compile(rf'"{letters}"[ \t\r\n]*+:[ \t\r\n]*+'.encode())
+
+
+def _deeper(plain: bytes, start: int, end: int) -> int:
+    """How much deeper in brackets `end` is than `start`, which is not inside a string."""
+    deeper = inside = 0
+    for at in range(start, end, _PIECE_BYTES):
+        parts = plain[at : min(end, at + _PIECE_BYTES)].split(b'"')
+        between = b"".join(parts[inside::2])
+        deeper += between.count(b"{") + between.count(b"[") - between.count(b"}") - between.count(b"]")
+        inside ^= (len(parts) - 1) & 1
+    return deeper
+
+
+def _value_end(plain: bytes, start: int) -> int:
     """Offset behind the value that begins at `start`."""
-    scalar = _SCALAR.match(body, start)
-    if scalar is not None:
+    end = start + VALUE_MAX_BYTES
+    scalar = _SCALAR.match(plain, start, end)
+    if scalar is not None and scalar.end() < end:
         return scalar.end()
     depth = 0
-    for token in _NESTING.finditer(body, start):
+    for token in _NESTING.finditer(plain, start, end):
         text = token.group()
         if text in (b"{", b"["):
             depth += 1
@@ -68,4 +100,4 @@ def _value_end(body: bytes, start: int) -> int:
             depth -= 1
             if depth == 0:
                 return token.end()
-    raise ValueError("not a JSON object")
+    raise ValueError(f"the value is longer than {VALUE_MAX_BYTES} bytes")

@@ -65,3 +65,13 @@ def data_of(event: bytes) -> bytes:
     """The data of one event: its `data:` lines joined by LF; b"" for a comment."""
     lines = [line for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+
+
+def names_error(event: bytes) -> bool:
+    """True when an event says by its name that it is an error (`event: error`), or by a field that no standard
+    knows (`error: {...}`, older llama.cpp)."""
+    for line in event.splitlines():
+        field, _, value = line.partition(b":")
+        if field == b"error" or (field == b"event" and value.strip() == b"error"):
+            return True
+    return False

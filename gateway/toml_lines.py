@@ -25,6 +25,8 @@ from gateway.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 
+ERRORS_MAX = 20
+"""So many errors of one file are named; the rest is counted."""
 _MAX_DEPTH = 64
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
@@ -174,6 +176,11 @@ def line_of(text: str, keypath: KeyPath) -> int | None:
     return _Scan(text).lines.get(keypath)
 
 
+def lines_of(text: str) -> Mapping[KeyPath, int]:
+    """Return the lines of all keys, as `line_of` gives one."""
+    return _Scan(text).lines
+
+
 def blocks(text: str) -> tuple[Block, ...]:
     """Return the tables of a text that have a header of their own, in order."""
     return tuple(_Scan(text).blocks)
@@ -230,17 +237,20 @@ def toml_error(path: Path, text: str, exc: tomllib.TOMLDecodeError) -> ConfigErr
     return _config_error(path, [(line, f"not valid TOML: {said[:1].lower()}{said[1:]}" if not twice else said)])
 
 
-def _config_error(path: Path, found: list[tuple[int | None, str]]) -> ConfigError:
+def _config_error(path: Path, found: list[tuple[int | None, str]], more: int = 0) -> ConfigError:
     message = "\n".join(f"{path}:{line}: {said}" if line else f"{path}: {said}" for line, said in found)
+    message += f"\n{path}: and {more} more" if more else ""
     what = "the line" if len(found) == 1 else "the lines"
     return ConfigError(message, f"edit {path} and correct {what} named above; nothing of it was applied")
 
 
-def line_errors(path: Path, text: str, found: list[tuple[KeyPath, str]]) -> ConfigError:
-    """Return one error of many findings `(key, "what is wrong with it")`, one a line, in the file's order."""
+def line_errors(path: Path, text: str, found: list[tuple[KeyPath, str]], more: int = 0) -> ConfigError:
+    """Return one error of many findings `(key, "what is wrong with it")`, one a line, in the file's order, as far
+    as ERRORS_MAX; `more` were found and are not even listed."""
     lines = _Scan(text).lines
     rows = [(_nearest(lines, key), f"{dotted(key)} {said}".strip()) for key, said in found]
-    return _config_error(path, sorted(rows, key=lambda row: row[0] or 0))
+    rows.sort(key=lambda row: row[0] or 0)
+    return _config_error(path, rows[:ERRORS_MAX], more + max(0, len(rows) - ERRORS_MAX))
 
 
 def _nearest(lines: Mapping[KeyPath, int], key: KeyPath) -> int | None:
@@ -300,10 +310,11 @@ def validation_error(path: Path, text: str, exc: ValidationError, model: type[Ba
     """
     lines = _Scan(text).lines
     found: dict[tuple[KeyPath, str], None] = {}
-    for error in exc.errors(include_url=False):
+    errors = exc.errors(include_url=False)
+    for error in errors[:ERRORS_MAX]:
         key = _shown(lines, tuple(error["loc"]), missing=error["type"] == "missing")
         found[key, _said(error, model)] = None
-    return line_errors(path, text, list(found))
+    return line_errors(path, text, list(found), max(0, len(errors) - ERRORS_MAX))
 
 
 def _shown(lines: Mapping[KeyPath, int], loc: KeyPath, *, missing: bool) -> KeyPath:

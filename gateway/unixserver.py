@@ -5,6 +5,8 @@ Touches the file system (the socket), the user database and uvicorn.
 Rules:
 - The socket is 0660 from the moment it exists; who connects is checked again by peer credentials.
 - A stale socket is removed; the caller holds the folder's lock, so nobody else can be listening on it.
+- A socket file that was removed is made again within `LOOK_S`, once its folder is there; one that another
+  process has put in its place is left to it. Connections that exist go on.
 - uvicorn's signal handlers are not installed: signals belong to whoever composes the process.
 """
 
@@ -27,6 +29,9 @@ from gateway.errors import ConfigError
 
 PATH_MAX_BYTES = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""
+
+LOOK_S = 1.0
+"""Pause between two looks at whether the socket file is still there."""
 
 _UCRED = struct.Struct("3i")
 
@@ -97,18 +102,49 @@ def _checked(socket_gid: int, refused: Callable[[int, int], None]) -> type[HttpT
     return PeerChecked
 
 
-def _group_of(sock: socket.socket) -> int:
-    return Path(sock.getsockname()).stat().st_gid
-
-
 async def serve(app: Any, sock: socket.socket, refused: Callable[[int, int], None]) -> None:
     """Serve until cancelled; `refused(pid, uid)` is told of each connection that was turned away.
 
     The socket file is left behind: removing it could remove that of a successor.
     """
+    path = Path(sock.getsockname())
+    async with asyncio.TaskGroup() as group:
+        while True:
+            group.create_task(_serve_one(app, sock, _group_of(path), refused))
+            while _is_there(path):  # noqa: ASYNC110 - the file system tells nobody
+                await asyncio.sleep(LOOK_S)
+            sock = await _bound_again(path)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:  # a disk in trouble, a folder that we may not enter: making it again would not help
+        return True
+    return True
+
+
+def _group_of(path: Path) -> int:
+    try:
+        return path.stat().st_gid
+    except OSError:  # gone already
+        return os.getegid()
+
+
+async def _bound_again(path: Path) -> socket.socket:
+    while True:
+        try:
+            return bind(path)
+        except ConfigError:  # its folder is gone as well
+            await asyncio.sleep(LOOK_S)
+
+
+async def _serve_one(app: Any, sock: socket.socket, gid: int, refused: Callable[[int, int], None]) -> None:
     config = uvicorn.Config(
         app,
-        http=_checked(_group_of(sock), refused),
+        http=_checked(gid, refused),
         lifespan="off",
         access_log=False,
         log_config=None,

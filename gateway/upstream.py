@@ -9,6 +9,7 @@ Rules:
   when the ticket comes back.
 - The reader wakes for a status, for bytes or for the end, never for a piece of one: what it hears of too early
   would make the client hear of it too.
+- A reply whose tap says that it is whole ([DONE]) is over, whether or not the engine ends the body.
 - Closing is `abort()`: synchronous, idempotent, and the engine sees it at once.
 - One connection per request: a kept-alive one may be closed by the engine just as a request is written, and
   a completion must not be sent twice.
@@ -175,7 +176,8 @@ class EngineReply(asyncio.Protocol):
             piece = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts.clear()
             self._pass(piece)
-        if self._complete and not self._ended:  # what follows a whole reply is not ours, broken or not
+        over = self._complete or (self.tap is not None and self.tap.whole)
+        if over and not self._ended:  # what follows a whole reply is not ours, broken or not
             self._finish()
             self.abort()
         elif broken:
@@ -189,7 +191,7 @@ class EngineReply(asyncio.Protocol):
             return
         unframed = self.status and "content-length" not in self.headers and "transfer-encoding" not in self.headers
         if unframed and exc is None:
-            self._finish()
+            self._finish(framed=False)
         else:
             self._problem = engine_lost("it closed the connection" if exc is None else str(exc))
             self._end()
@@ -231,9 +233,9 @@ class EngineReply(asyncio.Protocol):
                 self._paused = True
                 self._transport.pause_reading()
 
-    def _finish(self) -> None:
+    def _finish(self, framed: bool = True) -> None:
         assert self.tap is not None
-        out = self.tap.finish(self.last_byte_s)
+        out = self.tap.finish(self.last_byte_s, framed)
         if out:
             self._buffer.append(out)
         if not self.tap.whole:
@@ -280,3 +282,8 @@ async def send(
 def _tls() -> ssl.SSLContext:
     """Made once: reading the system's certificates takes longer than a token."""
     return ssl.create_default_context()
+
+
+def is_event_stream(content_type: str) -> bool:
+    """Whether a Content-Type names an event stream; media types are compared without case."""
+    return content_type.partition(";")[0].strip().lower() == "text/event-stream"

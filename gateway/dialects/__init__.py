@@ -34,8 +34,8 @@ class Dialect(Protocol):
         """Check a parsed body and say what the engine gets."""
         ...
 
-    def tap(self, prepared: Prepared, is_stream: bool) -> Tap:
-        """The meter of a reply; `is_stream` is what the engine answered with."""
+    def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
+        """The meter of a reply; `status` and `is_stream` are what the engine answered with."""
         ...
 
     def error(self, problem: Problem) -> bytes:

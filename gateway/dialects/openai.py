@@ -17,7 +17,7 @@ import orjson
 from gateway.dialects import Prepared
 from gateway.meter import ChatTap, JsonTap, Tap
 from gateway.problem import Problem, bad_request
-from gateway.splice import replace_value, value_span
+from gateway.splice import put_value, replace_value, value_span
 
 _TYPES = {
     400: "invalid_request_error",
@@ -51,9 +51,10 @@ class OpenAI:
         options = body.get("stream_options")
         asked = isinstance(options, dict) and options.get("include_usage") is True
         if stream and not asked:
-            span = value_span(raw, "stream_options") if isinstance(options, dict) else None
-            old = raw[span[0] : span[1]] if span is not None else b"{}"
-            raw = replace_value(raw, "stream_options", replace_value(old, "include_usage", b"true"))
+            try:
+                raw = _asking_for_usage(raw, isinstance(options, dict))
+            except ValueError:
+                return bad_request("'stream_options' is too long.", "stream_options")
         return Prepared(raw, stream, body.get("model"), strip_usage=not asked)
 
     def _check(self, body: dict[str, Any]) -> Problem | None:
@@ -77,8 +78,8 @@ class OpenAI:
                 return _several(field, f"{field}={body[field]!r}")
         return _wrong_type(body)
 
-    def tap(self, prepared: Prepared, is_stream: bool) -> Tap:
-        return ChatTap(prepared.strip_usage) if is_stream else JsonTap()
+    def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
+        return ChatTap(prepared.strip_usage) if status == 200 and is_stream else JsonTap(status)
 
     def error(self, problem: Problem) -> bytes:
         return orjson.dumps(_error_object(problem))
@@ -92,6 +93,13 @@ class OpenAI:
 
 CHAT = OpenAI("/v1/chat/completions", "messages")
 COMPLETIONS = OpenAI("/v1/completions", "prompt")
+
+
+def _asking_for_usage(raw: bytes, has_options: bool) -> bytes:
+    """`raw` with `include_usage`; what else its options say stays. Raises ValueError when they are too long."""
+    span = value_span(raw, "stream_options")
+    old = raw[span[0] : span[1]] if span is not None and has_options else b"{}"
+    return put_value(raw, "stream_options", span, replace_value(old, "include_usage", b"true"))
 
 
 def _error_object(problem: Problem) -> dict[str, Any]:

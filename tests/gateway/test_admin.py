@@ -119,17 +119,50 @@ def test_a_disabled_admin_is_told_so() -> None:
     assert "disabled" in answer.text
 
 
-def test_after_five_failures_in_a_minute_nobody_may_try() -> None:
+def test_after_five_failures_in_a_minute_only_the_right_token_is_taken() -> None:
     site = Site()
     client = site.client()
     for _ in range(5):
         assert client.post("/admin/login", data={"token": "no"}).status_code == 401
     site.clock_s = 20.0
-    answer = client.post("/admin/login", data={"token": TOKEN})
+    answer = client.post("/admin/login", data={"token": "no"})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "40")
     assert client.get("/admin/status.json", headers=bearer()).status_code == 200
-    site.clock_s = 60.0
     assert client.post("/admin/login", data={"token": TOKEN}).status_code == 303
+    site.clock_s = 60.0
+    assert client.post("/admin/login", data={"token": "no"}).status_code == 401, "what was braked was not counted"
+
+
+@pytest.mark.parametrize("path", ["/admin/login", "/admin/logout"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 303),
+        ({"sec-fetch-site": "same-origin", "origin": "null"}, 303),
+        ({"sec-fetch-site": "none"}, 303),
+        ({"origin": "http://testserver"}, 303),
+        ({"origin": "https://TestServer"}, 303),
+        ({"origin": "https://box.example"}, 303),
+        ({"origin": "https://proxy.example", "x-forwarded-host": "proxy.example"}, 303),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "cross-site", "origin": "http://testserver"}, 403),
+        ({"sec-fetch-site": "same-site", "origin": "http://other.testserver"}, 403),
+        ({"origin": "http://testserver.evil"}, 403),
+        ({"origin": "http://testserver:81"}, 403),
+        ({"origin": "http://[evil"}, 403),
+        ({"origin": "null"}, 403),
+    ],
+)
+def test_a_form_of_another_site_is_refused(path: str, headers: dict[str, str], status: int) -> None:
+    site = Site(box=box().model_copy(update={"public_url": "https://box.example/"}))
+    answer = site.client().post(path, data={"token": TOKEN}, headers=headers)
+    assert answer.status_code == status
+    assert ("set-cookie" in answer.headers) is (status == 303)
+
+
+def test_browsers_are_told_to_name_the_origin_of_our_own_forms() -> None:
+    """With no-referrer they would say `Origin: null`. Source: Fetch, append a request `Origin` header."""
+    assert HEADERS["referrer-policy"] == "same-origin"
 
 
 @pytest.mark.parametrize(

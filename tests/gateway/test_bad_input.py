@@ -66,6 +66,14 @@ TABLE = [
     Bad("deeply nested", 400, "not_json", b'{"a":' + b"[" * 100_000, says="not JSON"),
     Bad("too many brackets", 400, "too_intricate", b'{"a":[' + b"[]," * 1_100_000 + b"1]}", says="too many values"),
     Bad("too many commas", 400, "too_intricate", b'{"a":[' + b"1," * 4_100_000 + b"1]}", says="too many values"),
+    Bad(
+        "too many members",
+        400,
+        "too_intricate",
+        b"{" + b",".join(b'"%d":0' % number for number in range(400_000)) + b"}",
+        says="too many values",
+    ),
+    Bad("UTF-16", 400, "not_json", '{"messages": [{}], "prompt": "x"}'.encode("utf-16"), says="not JSON"),
     # Size and coding
     Bad("70 MB body", 413, "body_too_large", b'{"a":"' + b"x" * 70 * MIB + b'"}', says="64 MiB"),
     Bad("gzip", 415, "content_encoding", headers={"Content-Encoding": "gzip"}, says="Content-Encoding"),

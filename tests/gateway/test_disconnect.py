@@ -40,6 +40,11 @@ def half_close(client: Wire) -> None:
     client.writer.write_eof()
 
 
+def big(text: str) -> bytes:
+    """A body that is parsed in its turn."""
+    return json.dumps(chat(padding=text * 3_000_000)).encode()
+
+
 HOW = pytest.mark.parametrize("how", [close, reset, half_close])
 STREAM_OR_NOT = pytest.mark.parametrize("stream", [True, False])
 
@@ -183,3 +188,26 @@ async def _one_that_leaves(gateway: Running, dice: random.Random) -> None:
             dice.choice([close, reset, half_close])(client)
             if dice.random() < 0.3:
                 await asyncio.sleep(0.02)
+
+
+@HOW
+async def test_who_leaves_before_the_turn_of_a_large_body_holds_nothing(how: Gone) -> None:
+    async with running() as gateway, connect(gateway, post(big("x"))) as client:
+        async with gateway.core.large_bodies.turn():
+            await gateway.until(lambda: bool(gateway.core.bodies.used_bytes) and len(gateway.core.live) == 1)
+            await gateway.until(lambda: next(iter(gateway.core.live)).outcome.body_bytes > 0)
+            how(client)
+            await gateway.until(lambda: not gateway.core.live, 0.5)
+            assert gateway.core.bodies.used_bytes == 0
+        assert gateway.done()[0]["word"] == "client_gone"
+        assert gateway.engine.stats.requests == 0
+        assert (await exchange(gateway, post(big("y")))).status == 200
+
+
+async def test_large_bodies_are_all_served_and_held_by_nothing_while_they_run() -> None:
+    async with running({"silent_s": 0.3}) as gateway, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(exchange(gateway, post(big(text), seat=text))) for text in "abc"]
+        await gateway.until(lambda: gateway.engine.stats.running == 3)
+        assert gateway.core.bodies.used_bytes == 0
+        assert all(not live._raw for live in gateway.core.live)
+    assert [task.result().status for task in tasks] == [200] * 3

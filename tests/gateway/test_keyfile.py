@@ -62,6 +62,37 @@ def test_a_date_means_the_end_of_that_day_in_utc() -> None:
     assert expires_s == pytest.approx(at(2027, 2, 1), abs=0.001)
 
 
+def test_a_file_of_errors_names_twenty_and_counts_the_rest() -> None:
+    unknown = refused(f'[seats.a]\ndigest = "{A}"\n' + "".join(f"x{n} = 1\n" for n in range(5000)))
+    assert [line.split(" ")[0] for line in unknown[:3]] == ["3:", "4:", "5:"]
+    assert (len(unknown), unknown[-1]) == (21, " and 4980 more")
+    twice = refused("".join(f'[seats.s{n}]\ndigest = "{A}"\n' for n in range(5000)))
+    assert twice[0] == "4: seats.s1.digest is the same key as seats.s0.digest (line 2); each needs one of its own"
+    assert (len(twice), twice[-1]) == (21, " and 4979 more")
+
+
+def test_a_file_too_large_to_be_one_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "seats.toml"
+    path.write_bytes(b"# " + b"x" * 1024 * 1024)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", None)
+        patch.setattr(Path, "read_bytes", None)
+        with pytest.raises(ConfigError, match=r"seats\.toml has 1048578 bytes; it may have 1048576"):
+            load_seats(path)
+    held = HeldFile(path, parse_seats, SeatBook({}))
+    assert isinstance(held.refresh(1.0), Broken)
+    assert isinstance(held.refresh(2.0), Unchanged)
+    path.write_text(f'[seats.ana]\ndigest = "{A}"\n')
+    assert isinstance(held.refresh(3.0), Changed)
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "seats.toml")
+    for path in (tmp_path / "seats.toml", tmp_path, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="is not a file"):
+            load_seats(path)
+
+
 @pytest.mark.parametrize("value", ["9999-12-31", "0001-01-01", "9999-12-31T23:59:59-12:00"])
 def test_dates_at_the_ends_of_the_calendar_are_taken(value: str) -> None:
     assert seats(f'[seats.ana]\ndigest = "{A}"\nexpires = {value}\n').accounts[ANA].expires_s is not None

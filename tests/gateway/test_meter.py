@@ -171,21 +171,56 @@ def test_usage_as_engines_spell_it(value: object, usage: Usage | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "usage", "failed"),
+    ("reply", "usage", "failed", "whole"),
     [
-        (json.dumps({"choices": [], "usage": USAGE}).encode(), COUNTED, False),
-        (b'{"error":{"message":"x"}}', None, True),
-        (b'{"error":null}', None, False),
-        (b"<html>", None, False),
-        (b"[]", None, False),
-        (b"", None, False),
+        (json.dumps({"choices": [], "usage": USAGE}).encode(), COUNTED, False, True),
+        (b'{"error":{"message":"x"}}', None, True, True),
+        (b'{"error":null}', None, False, True),
+        (b'{"choices":[', None, False, False),
+        (b"<html>", None, False, False),
+        (b"[]", None, False, False),
+        (b"", None, False, False),
     ],
 )
-def test_a_reply_in_one_piece(reply: bytes, usage: Usage | None, failed: bool) -> None:
-    for pieces in ([reply], list(cut(reply, range(len(reply))))):
-        tap = JsonTap()
-        assert b"".join(tap.feed(piece, 1.0) for piece in pieces) + tap.finish(2.0) == reply
-        assert (tap.meter.usage, tap.meter.failed, tap.whole) == (usage, failed, True)
+def test_a_reply_in_one_piece(reply: bytes, usage: Usage | None, failed: bool, whole: bool) -> None:
+    for status in (200, 500):
+        for pieces in ([reply], list(cut(reply, range(len(reply))))):
+            tap = JsonTap(status)
+            assert b"".join(tap.feed(piece, 1.0) for piece in pieces) + tap.finish(2.0) == reply
+            assert (tap.meter.usage, tap.meter.failed) == (usage, failed)
+            assert tap.whole is (whole or status != 200)
+
+
+ERRORS = (
+    b'event: error\ndata: {"message":"x"}\n\n',
+    b"event:error\r\ndata: x\r\n\r\n",
+    b'data: {"object":"error","message":"x","code":500}\n\n',
+    b'error: {"code":500,"message":"x"}\n\n',
+)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_errors_as_engines_spell_them_are_seen_and_what_ends_well_is_dropped(error: bytes) -> None:
+    stream = b"".join(RECORDED[:5]) + error
+    for pieces in ([stream + DONE], [stream, DONE], list(cut(stream + DONE, range(len(stream))))):
+        out, tap = run(pieces)
+        assert out == stream
+        assert (tap.meter.failed, tap.whole) == (True, False)
+
+
+@pytest.mark.parametrize("text", ["error: {", "event: error", '"object":"error"', '{"error": 1}'])
+def test_text_about_errors_is_no_error(text: str) -> None:
+    said = b"data: " + chunk({"content": text}) + b"\n\n"
+    out, tap = run([*RECORDED[:4], said, b": error\n\n", DONE])
+    assert out == b"".join(RECORDED[:4]) + said + b": error\n\n" + DONE
+    assert (tap.meter.failed, tap.whole) == (False, True)
+
+
+def test_a_reply_too_large_to_parse_is_whole_when_it_was_framed() -> None:
+    tap = JsonTap()
+    tap.feed(b"x" * (BUFFER_MAX_BYTES + 1), 1.0)
+    tap.finish(1.0, framed=False)
+    assert not tap.whole
 
 
 def test_a_reply_too_large_to_parse_still_passes() -> None:

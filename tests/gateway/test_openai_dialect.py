@@ -208,5 +208,13 @@ def test_heartbeats_are_comments() -> None:
 
 def test_a_tap_fits_what_the_engine_answers() -> None:
     request = prepared(b'{"messages":[1],"stream":true}')
-    assert isinstance(CHAT.tap(request, True), ChatTap)
-    assert isinstance(CHAT.tap(request, False), JsonTap)
+    assert isinstance(CHAT.tap(request, 200, True), ChatTap)
+    assert isinstance(CHAT.tap(request, 200, False), JsonTap)
+    assert isinstance(CHAT.tap(request, 500, True), JsonTap)
+
+
+def test_options_longer_than_any_are_refused() -> None:
+    raw = b'{"messages":[1],"stream":true,"stream_options":{"a":"%s"}}' % (b"x" * 70_000)
+    found = CHAT.prepare(raw, json.loads(raw))
+    assert isinstance(found, Problem)
+    assert (found.status, found.param) == (400, "stream_options")

@@ -7,10 +7,12 @@ import base64
 import contextlib
 import json
 import time
+import tracemalloc
 
 import pytest
 
 from gateway import protocol
+from gateway.exchange import Exchange
 from tests.gateway.running import running
 from tests.gateway.wire import CHAT, Answer, Wire, chat, connect, exchange, head, post
 
@@ -35,34 +37,7 @@ async def pour_chunked(client: Wire, size: int) -> None:
         await client.send(b"0\r\n\r\n")
 
 
-# Heads
-
-
-@pytest.mark.parametrize("before", [b"", b"\r\n", b"\r\n\r\n", b"\r\n" * 9])
-@pytest.mark.parametrize("piece", [1000, 10**6])
-async def test_a_head_above_64_kib_is_a_431(before: bytes, piece: int) -> None:
-    data = before + b"POST /v1/chat/completions HTTP/1.1\r\n" + b"X-A: " + b"a" * 200_000
-    async with running() as gateway, connect(gateway) as client:
-        since_s = time.monotonic()
-        with contextlib.suppress(ConnectionError):
-            for start in range(0, len(data), piece):
-                await client.send(data[start : start + piece])
-                await asyncio.sleep(0)
-        status, headers = await client.head()
-        assert (status, headers["x-should-retry"], headers["connection"]) == (431, "false", "close")
-        assert await client.closed()
-        assert time.monotonic() - since_s < 2.0
-        assert gateway.core.live == set()
-
-
-async def test_a_head_may_come_byte_by_byte_and_after_an_empty_line() -> None:
-    async with running() as gateway, connect(gateway) as client:
-        for byte in b"\r\n" + HEALTH:
-            await client.send(bytes([byte]))
-            await asyncio.sleep(0)
-        assert (await client.answer()).status == 200
-        await client.send(HEALTH)
-        assert (await client.answer()).status == 200
+# Requests
 
 
 @pytest.mark.parametrize("name", ["Upgrade", "upgrade", "UPGRADE"])
@@ -154,6 +129,83 @@ async def test_http_1_0_is_answered_and_closed() -> None:
         answer = await client.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert await client.closed()
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "keep-alive"}, {"Expect": "100-continue"}])
+async def test_an_http_1_0_stream_has_no_chunks(headers: dict[str, str]) -> None:
+    request = post(chat(stream=True), version="1.0", headers=headers)
+    async with running() as gateway:
+        chunked = await exchange(gateway, post(chat(stream=True)))
+        async with connect(gateway, request) as client:
+            status, got = await client.head()
+            assert (status, got["connection"], "transfer-encoding" in got) == (200, "close", False)
+            body = await client.reader.read()
+        await gateway.idle()
+    assert body.startswith(b"data: {")
+    assert body.endswith(b"\n\ndata: [DONE]\n\n")
+    assert body.count(b"\n") == chunked.body.count(b"\n")
+
+
+async def test_an_http_1_0_stream_that_fails_ends_with_its_error() -> None:
+    async with running({"cut_after": 5}) as gateway, connect(gateway, post(chat(stream=True), version="1.0")) as client:
+        await client.head()
+        body = await client.reader.read()
+    last = body.split(b"\n\n")[-2]
+    assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "engine_lost"
+
+
+async def test_a_body_in_chunks_of_one_byte_passes() -> None:
+    body = json.dumps(chat(padding="x" * MIB)).encode()
+    raw = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\nx-late: 1\r\n\r\n"
+    async with running({"echo_body": 1}) as gateway, connect(gateway) as client:
+        await client.send(head(CHAT, "a", {"Transfer-Encoding": "chunked"}))
+        await client.send(raw)
+        assert (await client.answer()).status == 200
+        assert base64.b64decode(gateway.engine.stats.echoes[-1]["body_b64"]) == body
+
+
+ENDLESS = {
+    "trailers": (b"2\r\n{}\r\n0\r\n", b"x-late: aaaaaaaaaaaaaaaaaaaaaa\r\n"),
+    "one trailer": (b"0\r\nx-late: ", b"a" * 32),
+    "the name of a trailer": (b"0\r\n", b"a" * 32),
+    "chunk extension": (b"2;a=", b"a" * 32),
+    "leading zeros": (b"", b"0" * 32),
+}
+
+
+@pytest.mark.parametrize("seat", ["a", None])
+@pytest.mark.parametrize("kind", ENDLESS)
+async def test_bytes_of_a_body_that_bring_no_body_are_bounded(kind: str, seat: str | None) -> None:
+    first, more = ENDLESS[kind]
+    request = head(CHAT, seat, {"Transfer-Encoding": "chunked"})
+    async with running() as gateway, connect(gateway, request + first) as client:
+        sent = 0
+        tracemalloc.start()
+        with contextlib.suppress(ConnectionError):
+            while sent < 50 * MIB:
+                await client.send(more * 2048)
+                sent += len(more) * 2048
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert sent < 8 * MIB
+        assert peak < 4 * MIB
+        await gateway.idle()
+        assert gateway.engine.stats.requests == 0
+
+
+async def test_trailers_are_not_headers_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    close_books = Exchange._close_books
+    monkeypatch.setattr(Exchange, "_close_books", lambda self: (seen.append(self.scope), close_books(self))[1])
+    body = json.dumps(chat()).encode()
+    raw = b"%x\r\n%s\r\n0\r\nx-late: 1\r\nauthorization: Bearer other\r\n\r\n" % (len(body), body)
+    async with running() as gateway:
+        request = head(CHAT, "a", {"Transfer-Encoding": "chunked", "X-Early": "1"})
+        assert (await exchange(gateway, request + raw)).status == 200
+    names = [name for name, _ in seen[0]["headers"]]
+    assert b"x-early" in names
+    assert b"x-late" not in names
+    assert names.count(b"authorization") == 1
 
 
 @pytest.mark.parametrize("seat", [None, "nobody"])

@@ -97,6 +97,19 @@ ROOT = {"authorization": f"Bearer {ADMIN_TOKEN}"}
         ({}, {"x_forwarded_for": "127.0.0.1"}, 401),
         ({}, {"x_forwarded_for": "203.0.113.9"}, 401),
         ({}, {"x_forwarded_for": "203.0.113.9"} | ROOT, 200),
+        ({}, {"forwarded": "for=127.0.0.1"}, 401),
+        ({}, {"x_real_ip": "127.0.0.1"}, 401),
+        ({}, {"via": "1.1 proxy"}, 401),
+        ({}, {"Host": "LOCALHOST:8080"}, 200),
+        ({}, {"Host": "127.1.2.3:8080"}, 200),
+        ({}, {"Host": "[::1]:8080"}, 200),
+        ({}, {"Host": "box"}, 401),
+        ({}, {"Host": "localhost.evil.example"}, 401),
+        ({}, {"Host": "192.168.1.5:8080"}, 401),
+        ({}, {"Host": "[::1"}, 200),
+        ({}, {"Host": "["}, 401),
+        ({}, {"Host": ""}, 401),
+        ({}, {"Host": "box"} | ROOT, 200),
         ({"public_url": "https://box"}, {}, 401),
         ({"public_url": "https://box"}, {"authorization": f"Bearer {key_of('a')}"}, 401),
         ({"public_url": "https://box"}, ROOT, 200),
@@ -111,13 +124,14 @@ async def test_metrics_are_for_this_machine_and_for_admins(
     settings: dict[str, Any], headers: Mapping[str, str], status: int
 ) -> None:
     async with running(**settings) as gateway:
-        answer = await get(gateway, "/metrics", **headers)
+        answer = await get(gateway, "/metrics", **{"Host": "localhost"} | dict(headers))
     assert answer.status == status
     assert (b"moe_" in answer.body) == (status == 200)
 
 
 async def test_a_proxy_that_adds_a_second_header_line_is_believed_and_the_client_is_not() -> None:
-    lines = b"GET /metrics HTTP/1.1\r\nHost: box\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-For: 203.0.113.9\r\n\r\n"
+    lines = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+    lines += b"X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-For: 203.0.113.9\r\n\r\n"
     async with running(trusted_proxies=("127.0.0.1",)) as gateway:
         assert (await exchange(gateway, lines)).status == 401
 

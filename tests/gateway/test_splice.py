@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,29 @@ def test_only_the_last_value_of_the_key_changes(pieces: tuple[str, str | None, s
 )
 def test_examples(body: bytes, expected: bytes) -> None:
     assert replace_value(body, "k", b"1") == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"m":"' + b'\\"' * 4_000_000 + b'","k":{}}',
+        b'{"m":[' + b'"",' * 2_000_000 + b'""],"k":{}}',
+        b'{"m":[' + b'{"k":0},' * 500_000 + b'0],"k":{}}',
+    ],
+    ids=["quotes", "strings", "keys further down"],
+)
+def test_a_body_of_many_pieces_takes_no_longer_than_a_few_parses(body: bytes) -> None:
+    began_s = time.process_time()
+    orjson.loads(body)
+    parsed_s = time.process_time()
+    assert value_span(body, "k") == (len(body) - 3, len(body) - 1)
+    assert time.process_time() - parsed_s < max(0.1, 12 * (parsed_s - began_s))
+
+
+def test_a_value_longer_than_any_is_a_value_error() -> None:
+    for value in (b'"%s"' % (b"x" * 70_000), b"[" + b"0," * 70_000 + b"0]", b"1" * 70_000):
+        with pytest.raises(ValueError, match="longer"):
+            value_span(b'{"k":' + value + b"}", "k")
 
 
 @pytest.mark.parametrize("piece", [b"x\\n", b"[", b'\\"'])

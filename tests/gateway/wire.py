@@ -34,8 +34,9 @@ def ask(path: str, text: str = "hello", **fields: Any) -> dict[str, Any]:
 def head(
     path: str, seat: str | None, headers: Mapping[str, str] | None = None, method: str = "POST", version: str = "1.1"
 ) -> bytes:
-    """A request head without its empty line's successor: `headers` come after host and key."""
-    lines = [f"{method} {path} HTTP/{version}", "Host: box"]
+    """A request head without its empty line's successor: `headers` come after host and key; `Host` among them
+    is said instead of ours."""
+    lines = [f"{method} {path} HTTP/{version}", *(() if headers and "Host" in headers else ("Host: box",))]
     if seat is not None:
         lines.append(f"Authorization: Bearer {key_of(seat)}")
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
