@@ -9,13 +9,15 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -27,10 +29,17 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from appliance.engine.settings import CommandSettings, EmbeddedSettings, EngineSettings, ExternalSettings
+from appliance.engine.settings import (
+    CommandSettings,
+    EmbeddedSettings,
+    EngineSettings,
+    ExternalSettings,
+    PathSetting,
+)
 from appliance.errors import ConfigError
 from gateway.settings import AdmissionSettings, LimitSettings
 from gateway.toml_lines import parse_toml, validation_error
+from gateway.unixserver import PATH_MAX_BYTES
 
 PREFIX = "MOE_APPLIANCE_"
 NOT_KEYS = frozenset({"MOE_APPLIANCE_CONFIG"})
@@ -44,12 +53,17 @@ ENGINES: dict[str, type[BaseModel]] = {
     "external": ExternalSettings,
 }
 """The tables that `[engine]` may be, by `kind`."""
+_TABLES: dict[str, tuple[type[BaseModel], ...]] = {
+    "engine": tuple(ENGINES.values()),
+    "admission": (AdmissionSettings,),
+    "gateway": (LimitSettings,),
+}
 
 
 def _address(text: str) -> str:
     host, separator, port = text.rpartition(":")
-    if not separator or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535 or not host:
-        raise ValueError("must be HOST:PORT, for instance 127.0.0.1:8000 or [::1]:8000")
+    if not separator or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535 or not host:
+        raise ValueError("must be HOST:PORT with a port from 1 to 65535, for instance 127.0.0.1:8000 or [::1]:8000")
     bracketed = host.startswith("[") and host.endswith("]")
     if host != "localhost":
         try:
@@ -59,6 +73,33 @@ def _address(text: str) -> str:
         if bracketed != (address.version == 6):
             raise ValueError("must have an IPv6 address, and only that, in brackets, for instance [::1]:8000")
     return text
+
+
+def _origin(text: str) -> str:
+    if not text:
+        return text
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    alone = parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc or port == 0)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not alone or re.search(r"[\s?#]", text):
+        raise ValueError("must be http:// or https:// and a host alone, no path behind it: https://box.example")
+    return text
+
+
+def _proxy(text: str) -> str:
+    """The address in the form in which connections show theirs."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError("must be an IP address, for instance 10.0.0.1") from None
+    raise ValueError("is a network; list the address of each proxy, for instance 10.0.0.1")
 
 
 def _kind_or_embedded(table: Any) -> Any:
@@ -78,18 +119,20 @@ class Config(BaseSettings):
     )
 
     listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:8000"
-    """Public address, HOST:PORT. Off loopback, plain HTTP is a finding: put TLS in front. Default 127.0.0.1:8000."""
-    public_url: str = ""
-    """Address that developers type, when a proxy is in front. Default: http:// and `listen`."""
-    trusted_proxies: tuple[str, ...] = ()
-    """IP addresses of proxies whose X-Forwarded-* headers are believed. Default none."""
-    state_dir: Path = Path("state")
+    """Public address, HOST:PORT, port 1 to 65535. Off loopback, plain HTTP is a finding: put TLS in front. Default
+    127.0.0.1:8000."""
+    public_url: Annotated[str, AfterValidator(_origin)] = ""
+    """Address that developers type, when a proxy is in front: http:// or https:// and a host, no path. Default:
+    http:// and `listen`."""
+    trusted_proxies: tuple[Annotated[str, AfterValidator(_proxy)], ...] = ()
+    """IP addresses, not networks, of proxies whose X-Forwarded-* headers are believed. Default none."""
+    state_dir: PathSetting = Path("state")
     """Folder for what must outlive a restart: seats, admins, models, logs. Default `state`."""
-    runtime_dir: Path | None = None
+    runtime_dir: PathSetting | None = None
     """Folder for sockets and key files, at most 90 bytes long. Default: $RUNTIME_DIRECTORY, else `state_dir`/run."""
-    seats_file: Path | None = None
+    seats_file: PathSetting | None = None
     """Seat file. Default `state_dir`/seats.toml."""
-    admins_file: Path | None = None
+    admins_file: PathSetting | None = None
     """Admin file. Default `state_dir`/admins.toml."""
     engine: Annotated[EngineSettings, BeforeValidator(_kind_or_embedded)] = EmbeddedSettings()
     """What serves the model: kind = "embedded", "command" or "external"."""
@@ -176,7 +219,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Co
         text, data = parse_toml(path, raw)
     _refuse_unknown_variables(environ)
     try:
-        config = Config(**_over(data, _Environment(environ)()))
+        config = Config(**_over(data, _numbers(_Environment(environ)())))
     except SettingsError as error:
         names = " or ".join(_named_in(str(error), environ))
         message = f"the environment variable {names} cannot be read"
@@ -186,7 +229,50 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Co
         _refuse_bad_variables(shown, environ)
         raise validation_error(path or Path("appliance.toml"), text, shown, Config) from error
     base = path.resolve().parent if path is not None else Path.cwd()
-    return _anchored(config, base), _paths(config, base, environ)
+    paths = _paths(config, base, environ)
+    _refuse_long(config, paths, environ)
+    return _anchored(config, base), paths
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What came from the environment, with numbers made of texts that say one: a variable is always text."""
+    known = {key: field for model in _TABLES["engine"] for key, field in model.model_fields.items()}
+    made = dict(values)
+    for table in _TABLES.keys() & values.keys():
+        fields = known if table == "engine" else _TABLES[table][0].model_fields
+        if isinstance(values[table], dict):
+            made[table] = {
+                key: _number(value, fields[key].annotation) if key in fields else value
+                for key, value in values[table].items()
+            }
+    return made
+
+
+def _number(value: Any, kind: Any) -> Any:
+    for number in (int, float):
+        if isinstance(value, str) and _may_be(kind, number):
+            with contextlib.suppress(ValueError):
+                return number(value)
+    return value
+
+
+def _may_be(kind: Any, number: type) -> bool:
+    return kind is number or any(_may_be(part, number) for part in get_args(kind))
+
+
+def _refuse_long(config: Config, paths: Paths, environ: Mapping[str, str]) -> None:
+    """A Unix socket's path has an end: say so before anything else is tried."""
+    longest = max(len(os.fsencode(path)) for path in (paths.control_socket, paths.gateway_socket))
+    if longest <= PATH_MAX_BYTES:
+        return
+    key = "runtime_dir"
+    if config.runtime_dir is None:
+        key = "RUNTIME_DIRECTORY" if environ.get("RUNTIME_DIRECTORY") else "runtime_dir (by default inside state_dir)"
+    raise ConfigError(
+        f"{key}: the sockets in {paths.runtime_dir} would have paths of {longest} bytes, "
+        f"and a Unix socket's path has at most {PATH_MAX_BYTES}",
+        'set a shorter runtime_dir, for instance runtime_dir = "/run/moe-appliance"',
+    )
 
 
 def _over(lower: dict[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,14 +344,9 @@ def _not_of_this_kind(key: str, kind: str) -> str:
 def _variables() -> dict[str, str]:
     """Every variable that is a setting -> its dotted key."""
     known: dict[str, str] = {}
-    tables: dict[str, tuple[type[BaseModel], ...]] = {
-        "engine": tuple(ENGINES.values()),
-        "admission": (AdmissionSettings,),
-        "gateway": (LimitSettings,),
-    }
     for name in Config.model_fields:
         known[PREFIX + name.upper()] = name
-        for model in tables.get(name, ()):
+        for model in _TABLES.get(name, ()):
             known |= {f"{PREFIX}{name}__{field}".upper(): f"{name}.{field}" for field in model.model_fields}
     return known
 

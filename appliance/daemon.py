@@ -4,6 +4,8 @@ Start: folders and locks; leftovers of a former run ended; the public socket; co
 Stop (SIGTERM, SIGINT, `moe-appliance stop`): the gateway drains and ends; the daemon answers 503 itself; the
 engine ends; the sockets close; exit 0. Asked a second time, running streams end at once.
 
+A runtime folder that is removed under a running box is made again within `KEEP_S`, with its locks, sockets and keys.
+
 Only a bad configuration, a taken address or a folder in use ends the daemon by itself, with exit code 78.
 """
 
@@ -23,7 +25,7 @@ import httpx
 
 from appliance import __version__
 from appliance.board import Board
-from appliance.box.checks import kept, listen_plain
+from appliance.box.checks import admission_streams, kept, listen_plain
 from appliance.box.facts import Facts
 from appliance.box.probe import probe
 from appliance.config import Config, Paths, listen_address, public_url
@@ -35,14 +37,17 @@ from appliance.engine.external import ExternalEngine
 from appliance.engine.leftovers import sweep
 from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
 from appliance.engine.supervisor import EngineSupervisor
-from appliance.errors import ConfigError
-from appliance.files import lock_folder, make_folder
+from appliance.errors import AlreadyRunning
+from appliance.files import FolderLock, make_folder, usable
 from appliance.gatewayproc import GatewayProcess
 from appliance.listener import answer_absent, open_public
 from gateway import unixserver
 from gateway.logs import Log
 from gateway.settings import GatewaySettings
 from gateway.state import BoxState, Finding
+
+KEEP_S = 1.0
+"""Pause between two looks at whether the folders are still as we made them."""
 
 
 class Daemon:
@@ -78,17 +83,17 @@ class Daemon:
         paths = self.paths
         make_folder(paths.state_dir, "state_dir")
         make_folder(paths.runtime_dir, "runtime_dir")
-        with _locked(paths.state_dir, paths.runtime_dir):
-            with _usable(paths.runtime_dir):
+        with _deaf(), _locked(state_dir=paths.state_dir, runtime_dir=paths.runtime_dir) as locks:
+            with usable(paths.runtime_dir, "runtime_dir"):
                 await self._clean_up()
             public = open_public(*listen_address(self.config))
             gateway = GatewayProcess(
                 public, self._gateway_settings(), paths.runtime_dir, self.board, self._log, self._child_stderr
             )
             try:
-                with _usable(paths.runtime_dir):
+                with usable(paths.runtime_dir, "runtime_dir"):
                     gateway.write_settings()
-                await self._serve(public, gateway)
+                await self._serve(public, gateway, locks)
             finally:
                 public.close()
         self._log.info("daemon.stopped")
@@ -103,7 +108,7 @@ class Daemon:
         for stale in runtime_dir.glob("engine-*.key"):
             stale.unlink(missing_ok=True)
 
-    async def _serve(self, public: socket.socket, gateway: GatewayProcess) -> None:
+    async def _serve(self, public: socket.socket, gateway: GatewayProcess, locks: list[FolderLock]) -> None:
         raise_file_limit()
         control = unixserver.bind(self.paths.control_socket)
         engine = self._supervisor()
@@ -115,6 +120,7 @@ class Daemon:
                 tasks = [
                     group.create_task(unixserver.serve(app, control, self._refused)),
                     group.create_task(engine.run()),
+                    group.create_task(self._keep_folders(engine, locks)),
                 ]
                 gateway_task = group.create_task(gateway.run())
                 await self._stop.wait()
@@ -127,19 +133,37 @@ class Daemon:
                 for task in (*tasks, stand_in):
                     task.cancel()
 
+    async def _keep_folders(self, engine: EngineSupervisor, locks: list[FolderLock]) -> None:
+        """Mend what somebody removed; the sockets are made again by those who serve on them."""
+        said = ""
+        while True:
+            await asyncio.sleep(KEEP_S)
+            now = ""
+            try:
+                for lock in locks:
+                    if lock.renew():
+                        self._log.warning("folder.mended", folder=str(lock.folder), done="made and locked again")
+                engine.keep_key()
+            except (OSError, AlreadyRunning) as error:
+                now = str(error)
+                if now != said:
+                    self._log.error("folder.mended", error=now)
+            said = now
+
     def _supervisor(self) -> EngineSupervisor:
         state_dir = self.paths.state_dir
+        adapter = adapter_of(self.config, state_dir)
 
         def facts() -> Facts:
             return facts_of(self.config, state_dir)
 
         return EngineSupervisor(
-            adapter_of(self.config, state_dir),
+            adapter,
             self.board,
             state_dir,
             self.paths.runtime_dir,
             facts,
-            box_findings,
+            lambda facts: box_findings(self.config, adapter, facts),
             self._log,
         )
 
@@ -166,9 +190,14 @@ class Daemon:
         return {
             "restart": _told(self._engine.restart, restarted),
             "start-engine": _told(self._engine.start, "the engine is being started"),
-            "stop": _told(self.stop, "the box is being stopped"),
+            "stop": self._stop_asked,
             "reload": self._reload,
         }
+
+    async def _stop_asked(self) -> tuple[int, Mapping[str, object]]:
+        again = self._stop.is_set()
+        self.stop()
+        return 202, {"said": "running streams are being ended now" if again else "the box is being stopped"}
 
     async def _reload(self) -> tuple[int, Mapping[str, object]]:
         """Let the gateway read seats and admins again; its answer is ours."""
@@ -211,9 +240,11 @@ def facts_of(config: Config, state_dir: Path) -> Facts:
     return probe(state_dir, listen_address(config)[0])
 
 
-def box_findings(facts: Facts) -> tuple[Finding, ...]:
+def box_findings(config: Config, adapter: Adapter, facts: Facts) -> tuple[Finding, ...]:
     """What is worth saying whatever the engine."""
-    return kept(listen_plain(facts))
+    declared = isinstance(config.engine, CommandSettings | ExternalSettings)
+    streams = admission_streams(config.admission.streams, adapter.profile.streams, declared=declared)
+    return kept(listen_plain(facts), streams)
 
 
 def adapter_of(config: Config, state_dir: Path) -> Adapter:
@@ -234,21 +265,27 @@ def raise_file_limit() -> None:
 
 
 @contextlib.contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a ConfigError that names the folder."""
-    try:
-        yield
-    except OSError as error:
-        message = f"runtime_dir: the folder {folder} cannot be used: {error}"
-        raise ConfigError(message, f"see: df {folder}; ls -ld {folder}") from error
+def _locked(**folders: Path) -> Iterator[list[FolderLock]]:
+    """Hold folders, given by the names of their settings. Raises AlreadyRunning and ConfigError."""
+    locks: dict[Path, FolderLock] = {}
+    with contextlib.ExitStack() as stack:
+        for key, folder in folders.items():
+            with usable(folder, key):
+                real = folder.resolve()
+                if real not in locks:
+                    locks[real] = stack.enter_context(contextlib.closing(FolderLock(real)))
+        yield list(locks.values())
 
 
 @contextlib.contextmanager
-def _locked(*folders: Path) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for folder in dict.fromkeys(folder.resolve() for folder in folders):
-            stack.enter_context(lock_folder(folder))
+def _deaf() -> Iterator[None]:
+    """Let stray SIGUSR1 and SIGUSR2 pass. A handler and not SIG_IGN, which children would inherit."""
+    old = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    try:
         yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def _told(act: Callable[[], None], said: str) -> Verb:

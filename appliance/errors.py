@@ -22,9 +22,13 @@ class PortTaken(MoeError):
 
 
 class AlreadyRunning(MoeError):
-    """Another daemon holds the state folder."""
+    """Another daemon, `pid` if that is known, holds the state folder."""
 
     exit_code = EXIT_CONFIG
+
+    def __init__(self, message: str, remedy: str, pid: int | None = None) -> None:
+        super().__init__(message, remedy)
+        self.pid = pid
 
 
 class NotRunning(MoeError):

@@ -9,7 +9,8 @@ Rules:
 3. A gateway that does not answer its first probe within `FIRST_S` is killed as well.
 4. No gateway for `ABSENT_S`: the daemon answers 503 itself, until one answers its probe.
 5. The engine is not touched by any of this.
-6. stdin of the gateway is a pipe from us: when it closes, the gateway ends by itself.
+6. What a start needs of the runtime folder is made again when somebody removed it.
+7. stdin of the gateway is a pipe from us: when it closes, the gateway ends by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import httpx
 
 from appliance.board import Board
 from appliance.engine.leftovers import write_record
-from appliance.files import write_private
+from appliance.files import FOLDER_MODE, write_private
 from appliance.listener import answer_absent
 from gateway.logs import Log
 from gateway.settings import GatewaySettings
@@ -58,6 +59,7 @@ class GatewayProcess:
         self._stderr = stderr
         self._public = public
         self._settings = settings
+        self._runtime_dir = runtime_dir
         self._settings_file = runtime_dir / "gateway.json"
         self._record = runtime_dir / "gateway.record"
         self._board = board
@@ -140,6 +142,9 @@ class GatewayProcess:
         self._board.update(gateway=state)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
+        self._runtime_dir.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)  # 6
+        if not self._settings_file.exists():
+            self.write_settings()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -174,7 +179,7 @@ class GatewayProcess:
                     missed += 1
                 except httpx.HTTPError:
                     missed += self._live.is_set()
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(PROBE_S if self._live.is_set() else 0.05)  # its socket may be made again
                 else:
                     missed = 0
                     self._live.set()

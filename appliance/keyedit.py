@@ -26,7 +26,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable
 
 from appliance.errors import ConfigError, MoeError
-from appliance.lockedfile import LockedFile, file_errors, locked
+from appliance.lockedfile import LockedFile, file_errors, locked, read_regular
 from gateway.keyfile import (
     AdminRow,
     PreviousKey,
@@ -181,6 +181,7 @@ def _switch(path: Path, name: str, *, disabled: bool) -> bool:
 
 def _change(path: Path, kind: _Kind[Row], name: str, change: Callable[[Row], Row]) -> bool:
     """Turn one row into another. Returns False when they are the same and nothing was written."""
+    _must_exist(path, kind, name)
     with locked(path, kind.command) as file:
         row = _row(file, kind, name)
         wanted = change(row)
@@ -200,6 +201,7 @@ def _change(path: Path, kind: _Kind[Row], name: str, change: Callable[[Row], Row
 
 
 def _remove(path: Path, kind: _Kind[Row], name: str) -> None:
+    _must_exist(path, kind, name)
     with locked(path, kind.command) as file:
         _row(file, kind, name)
         file.replace(_checked(file, kind, name, None, [_removed], {}))
@@ -208,7 +210,7 @@ def _remove(path: Path, kind: _Kind[Row], name: str) -> None:
 def _list(path: Path, kind: _Kind[Row], now: datetime) -> tuple[Listed, ...]:
     found: list[Listed] = []
     with file_errors(path, kind.command, "read"):
-        raw = path.read_bytes() if path.exists() else b""
+        raw = read_regular(path) or b""
     for name, row in sorted(kind.rows(path, raw).items()):
         previous = row.previous if isinstance(row, SeatRow) else None
         old_until = previous.until if previous is not None and previous.until > now else None
@@ -216,6 +218,14 @@ def _list(path: Path, kind: _Kind[Row], now: datetime) -> tuple[Listed, ...]:
         state = account_of(name, row).state(now.timestamp())
         found.append(Listed(name, state, streams, row.expires, old_until))
     return tuple(found)
+
+
+def _must_exist(path: Path, kind: _Kind[Row], name: str) -> None:
+    """Without a file there is nothing to lock, and maybe no folder to lock it in."""
+    with file_errors(path, kind.command, "read"):
+        if read_regular(path) is None:
+            add = f"{kind.command} add {name if name_problem(name) is None else 'NAME'}"
+            raise MoeError(f"there is no {kind.word} {name}: there is no file {path} yet", add)
 
 
 def _row(file: LockedFile, kind: _Kind[Row], name: str) -> Row:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import MoeError
+from appliance.errors import ConfigError, MoeError
 
 FILE_MODE = 0o640
 _LOCK_WAIT_S = 10.0
@@ -68,6 +69,18 @@ def _give(fd: int, like: Path) -> None:
             return
 
 
+def read_regular(path: Path) -> bytes | None:
+    """The bytes of a file, None when there is none. Raises OSError, and ConfigError for what is no file: reading a
+    pipe or a device may never end."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{path} is not a file", f"see: ls -lL {path}; remove it, or name another file")
+    return path.read_bytes()
+
+
 @contextlib.contextmanager
 def locked(path: Path, sudo: str) -> Iterator[LockedFile]:
     """Hold the lock of a file and yield what it contains (nothing when there is none).
@@ -75,15 +88,16 @@ def locked(path: Path, sudo: str) -> Iterator[LockedFile]:
     `sudo` is the command that a remedy prefixes with sudo. Raises MoeError.
     """
     with file_errors(path, sudo, "change"):
+        read_regular(path)  # a link to a device must not get a lock beside the device
         target = path.resolve()
         lock = target.with_name(target.name + ".lock")
         fresh = not lock.exists()
-        fd = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        fd = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
         try:
             if fresh:
                 _give(fd, target.parent)
             _flock(fd, target)
-            yield LockedFile(target, target.read_bytes() if target.exists() else b"")
+            yield LockedFile(target, read_regular(target) or b"")
         finally:
             os.close(fd)
 

@@ -146,16 +146,20 @@ def _pages(core: Core) -> AdminPages:
 
 def _cookie_secret(path: Path) -> bytes:
     """32 bytes that outlive a gateway, so that a restart logs nobody out. Made once, 0600."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         found = path.read_bytes()
         if len(found) >= 32:
             return found
-    path.parent.mkdir(parents=True, exist_ok=True)
     made = secrets.token_bytes(32)
     fresh = path.with_suffix(f".{secrets.token_hex(4)}")
-    fresh.touch(0o600)
-    fresh.write_bytes(made)
-    fresh.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.touch(0o600)
+        fresh.write_bytes(made)
+        fresh.replace(path)
+    except OSError:  # a full disk: the next gateway makes another, and people log in again
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
     return made
 
 

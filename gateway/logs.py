@@ -46,6 +46,7 @@ EVENTS = frozenset(
         "gateway.hung",
         "gateway.absent",
         "control.refused",
+        "folder.mended",
     }
 )
 

@@ -67,11 +67,16 @@ def test_a_stop_in_mid_run_leaves_nothing_behind(tmp_path: Path, number: signal.
     command = [*COMMAND, "--seconds-per-run", "30"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, env={"TMPDIR": str(tmp_path)}, text=True)
     assert process.stderr is not None
-    while "round 1" not in process.stderr.readline():
-        assert process.poll() is None
-    children = _children_of(process.pid)
-    process.send_signal(number)
-    rest = process.communicate(timeout=20)[1]
+    try:
+        while "round 1" not in process.stderr.readline():
+            assert process.poll() is None
+        children = _children_of(process.pid)
+        process.send_signal(number)
+        rest = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
     assert process.returncode == 130, rest
     assert "Traceback" not in rest
     assert len(children) >= 2

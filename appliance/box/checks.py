@@ -104,6 +104,22 @@ def disk_free(facts: Facts, needed_bytes: int) -> Finding | None:
     )
 
 
+def admission_streams(asked: int, allowed: int, *, declared: bool) -> Finding | None:
+    """`admission.streams`: more than the engine runs; the rest of the setting does nothing. `declared`: `[engine]
+    streams` says how many the engine runs."""
+    if asked <= allowed:
+        return None
+    more = f", or {asked} to [engine] streams if the engine can run that many" if declared else ""
+    return Finding(
+        id="admission.streams",
+        severity=Severity.WARN,
+        title="Fewer streams are served than [admission] asks for",
+        observed=f"{asked} asked, the engine's profile allows {allowed}",
+        required=f"[admission] streams of {allowed} at most, or 0: as many as the engine allows",
+        remedy=f"set [admission] streams to {allowed}{more}",
+    )
+
+
 def listen_plain(facts: Facts) -> Finding | None:
     """`listen.plain`: keys and code would cross the network in the clear."""
     if facts.listen_loopback:

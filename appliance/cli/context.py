@@ -6,7 +6,9 @@ output alone, so that `key=$(moe-appliance seats add ana)` holds the key.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
@@ -56,18 +58,28 @@ def key_files(ctx: typer.Context) -> KeyFiles:
 
 
 def moment(text: str | None) -> date | datetime | None:
-    """Read the value of --expires; a time without an offset is UTC. Raises typer.BadParameter."""
+    """Read the value of --expires; a time without an offset is UTC. It must be to come. Raises typer.BadParameter."""
     if text is None:
         return None
+    now = datetime.now(UTC)
     try:
         if len(text) <= len("2027-01-31"):
-            return date.fromisoformat(text)
+            day = date.fromisoformat(text)
+            _refuse_past(text, past=day < now.date())
+            return day
         found = datetime.fromisoformat(text)
     except ValueError as exc:
         raise typer.BadParameter(
             f"{text!r} is no date; write 2027-01-31 or 2027-01-31T18:00:00Z", param_hint="--expires"
         ) from exc
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    _refuse_past(text, past=found <= now)
+    return found
+
+
+def _refuse_past(text: str, *, past: bool) -> None:
+    if past:
+        raise typer.BadParameter(f"{text} is in the past; a key that never works is no use", param_hint="--expires")
 
 
 def reloaded(files: KeyFiles) -> str:
@@ -91,11 +103,23 @@ def show_key(kind: str, made: NewKey, files: KeyFiles, *, as_json: bool, then: s
         until = stamp(made.old_until)
         if until is not None:
             shown["old_key_until"] = until
-        print(json.dumps(shown | {"reload": reloaded(files)}))
+        _print_key(json.dumps(shown | {"reload": reloaded(files)}), kind, made.name)
         return
-    print(made.key, flush=True)
+    _print_key(made.key, kind, made.name)
     say(f"This is the key of {kind} {made.name}. It is not stored and cannot be shown again.")
     say(*([then] if then else []), reloaded(files))
+
+
+def _print_key(line: str, kind: str, name: str) -> None:
+    try:
+        if sys.stdout is None:  # it was closed by whoever started us: print() would say nothing, and not fail
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        print(line, flush=True)
+    except OSError as exc:
+        raise MoeError(
+            f"the new key of {kind} {name} is lost: standard output cannot be written ({exc.strerror})",
+            f"moe-appliance {kind}s rotate {name}   makes another one",
+        ) from exc
 
 
 def show_list(kind: str, rows: Iterable[Listed], path: Path, *, as_json: bool) -> None:

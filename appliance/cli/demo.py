@@ -13,27 +13,31 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, TextIO, cast
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from appliance import keyedit
+from appliance.cli import STOPPED
 from appliance.cli.demo_check import answers, check_box, children
+from appliance.cli.logstream import LogStream
 from appliance.config import Config, Paths, load
 from appliance.daemon import Daemon
-from appliance.errors import ConfigError, MoeError, PortTaken
-from appliance.files import make_folder, write_private
+from appliance.engine.settings import EmbeddedSettings
+from appliance.errors import AlreadyRunning, ConfigError, MoeError, PortTaken
+from appliance.files import FolderLock, make_folder, usable, write_private
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
 from gateway.keys import digest_of
-from gateway.state import BoxState, EngineState, Phase
+from gateway.state import BoxState, Cause, EngineState, Phase
 from gateway.unixserver import PATH_MAX_BYTES
 
 SEAT = "demo"
@@ -41,6 +45,7 @@ ADMIN = "demo-admin"
 PORT = 8000
 STEP_S = 2.0
 """Without a terminal, a step that goes on is said again after this long."""
+_SHORT = Path("/tmp")  # noqa: S108 - the folder in it is checked before it is used
 _CONFIG = """\
 # Written by `moe-appliance demo` at each start. For a box of your own, copy it and change it:
 # docs/configuration.md lists every key.
@@ -73,7 +78,9 @@ def demo(
     model: Annotated[
         Path | None, typer.Option("--model", help="A .gguf file or the demo model's wheel, for use offline.")
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help=f"Port on 127.0.0.1. Default {PORT}.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65535, help=f"Port on 127.0.0.1. Default {PORT}.")
+    ] = None,
     home: Annotated[Path, typer.Option("--home", help="Folder of the demo.")] = Path.home() / ".moe-appliance-demo",
 ) -> None:
     """Run the whole box on a small engine without a GPU. It tests the plumbing, not the answers."""
@@ -81,21 +88,37 @@ def demo(
     if port is None:
         port = _free_port() if check else PORT
     make_folder(home, "--home", 0o700)
-    config, paths = load(_write_config(home, port, model), {})
-    make_folder(paths.state_dir, "state_dir")
-    keys = Keys(
-        _kept_key(home / "seat.key", paths.seats_file, seat=True),
-        _kept_key(home / "admin.token", paths.admins_file, seat=False),
+    with usable(home, "--home"):
+        config, paths = load(_write_config(home, port, model), {})
+        make_folder(paths.state_dir, "state_dir")
+        keys = Keys(
+            _kept_key(home / "seat.key", paths.seats_file, seat=True),
+            _kept_key(home / "admin.token", paths.admins_file, seat=False),
+        )
+        log_file = (paths.state_dir / "demo.log").open("a")
+    with log_file:
+        try:
+            served = asyncio.run(_run(config, paths, keys, console, log_file, check))
+        finally:
+            _remove_short(paths)
+    if check and not served:
+        raise typer.Exit(STOPPED)
+
+
+async def _run(config: Config, paths: Paths, keys: Keys, console: Console, log_file: TextIO, check: bool) -> bool:
+    """Run it to its end; False when it was stopped before it served."""
+    daemon = Daemon(
+        config,
+        paths,
+        logs.configure("daemon", cast(TextIO, LogStream(log_file))),
+        hangup_stops=True,
+        child_stderr=log_file,
     )
-    with (paths.state_dir / "demo.log").open("a") as log_file:
-        asyncio.run(_run(config, paths, keys, console, log_file, check))
-
-
-async def _run(config: Config, paths: Paths, keys: Keys, console: Console, log_file: TextIO, check: bool) -> None:
-    daemon = Daemon(config, paths, logs.configure("daemon", log_file), hangup_stops=True, child_stderr=log_file)
     started_s = time.monotonic()
     running = asyncio.create_task(daemon.run())
     story = asyncio.create_task(_tell(daemon, console))
+    farewell = _Farewell(console, config.gateway.drain_s)
+    daemon.board.listen(farewell)
     try:
         await asyncio.wait((running, story), return_when=asyncio.FIRST_COMPLETED)
         if not story.done():
@@ -103,21 +126,27 @@ async def _run(config: Config, paths: Paths, keys: Keys, console: Console, log_f
                 await running
             except PortTaken as error:
                 raise PortTaken(error.message, "use another one: scripts/demo --port PORT") from None
-            return
-        await story  # raises when the engine will not start
+            except AlreadyRunning as error:
+                stop = f"kill {error.pid}" if error.pid else "Ctrl-C in its terminal"
+                raise AlreadyRunning(error.message, f"stop it first: {stop}; or use another --home FOLDER") from None
+            return False
+        if not await story:  # raises when the engine will not start
+            await running
+            return False
         await answers(daemon.board.state)
         console.print(f"Ready after {time.monotonic() - started_s:.1f} s.")
         _show(daemon.board.state, keys, console, paths)
         if check:
             pids = children()
+            farewell.said = True
             await check_box(daemon.board.state, keys.seat, keys.admin, SEAT, console)
             await _stopped(daemon, running)
             _nothing_left(pids)
             console.print("[bold green]check passed[/]: everything was stopped, no process is left.")
-            return
+            return True
         console.print("\nAll traffic stays on this machine. Ctrl-C stops everything.")
-        daemon.board.listen(_Farewell(console, config.gateway.drain_s))
         await running
+        return True
     finally:
         story.cancel()
         await _stopped(daemon, running)
@@ -129,13 +158,13 @@ class _Farewell:
     def __init__(self, console: Console, drain_s: float) -> None:
         self._console = console
         self._drain_s = drain_s
-        self._said = False
+        self.said = False
 
     def __call__(self, box: BoxState) -> None:
-        if box.stopping and not self._said:
-            self._said = True
-            limit = f"running streams may end first, for {self._drain_s:g} s at most"
-            self._console.print(f"Stopping: {limit}. Ctrl-C again ends them now.")
+        if box.stopping and not self.said:
+            self.said = True
+            limit = f": running streams may end first, for {self._drain_s:g} s at most. Ctrl-C again ends them now."
+            self._console.print(f"Stopping{limit if box.engine.phase is Phase.READY else '.'}")
 
 
 async def _stopped(daemon: Daemon, running: asyncio.Task[None]) -> None:
@@ -144,24 +173,35 @@ async def _stopped(daemon: Daemon, running: asyncio.Task[None]) -> None:
         await asyncio.wait((running,))
 
 
-async def _tell(daemon: Daemon, console: Console) -> None:
-    """Tell the start as it goes. Returns when the engine is READY; raises when it will not be."""
+async def _tell(daemon: Daemon, console: Console) -> bool:
+    """Tell the start as it goes. True once the engine is READY, False when all is being stopped before; raises when
+    it will not be."""
     said, said_s = "", 0.0
     with console.status("starting") as status:
         async for box in _states(daemon):
             engine = box.engine
+            if box.stopping:
+                return False
             if engine.phase is Phase.READY and box.gateway.pid is not None:
-                return
+                return True
             if engine.phase in (Phase.FAILED, Phase.REFUSED, Phase.BACKOFF) and engine.cause is not None:
                 for logged in engine.log_tail[-5:]:
                     console.print(f"  engine: {logged}", markup=False, style="dim")
-                raise MoeError(engine.cause.title, engine.cause.remedy)
+                raise _refusal(daemon.config, engine.cause)
             line = _sentence(engine)
             status.update(line)
             step = line.partition(" ━")[0].rstrip("╌ ")
             if not console.is_terminal and (step != said or time.monotonic() - said_s > STEP_S):
                 said, said_s = step, time.monotonic()
                 console.print(line)
+    return False
+
+
+def _refusal(config: Config, cause: Cause) -> MoeError:
+    """A file that the user named and that cannot be used is wrong usage: trying again does not help."""
+    named = isinstance(config.engine, EmbeddedSettings) and config.engine.model_file is not None
+    kind = ConfigError if named and cause.id == "engine.prepare" else MoeError
+    return kind(cause.title, cause.remedy)
 
 
 async def _states(daemon: Daemon) -> AsyncIterator[BoxState]:
@@ -207,7 +247,7 @@ def _write_config(home: Path, port: int, model: Path | None) -> Path:
     runtime = home.resolve() / "state" / "run"
     if len(os.fsencode(runtime / "control.sock")) > PATH_MAX_BYTES:
         digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
-        runtime = Path("/tmp") / f"moe-appliance-{os.geteuid()}-{digest}"  # noqa: S108 - checked just below
+        runtime = _SHORT / f"moe-appliance-{os.geteuid()}-{digest}"
         runtime.mkdir(mode=0o700, exist_ok=True)
         if runtime.lstat().st_uid != os.geteuid() or runtime.is_symlink():
             raise ConfigError(f"{runtime} belongs to somebody else", "use a shorter --home")
@@ -221,6 +261,14 @@ def _write_config(home: Path, port: int, model: Path | None) -> Path:
     path = home / "appliance.toml"
     write_private(path, text.encode())
     return path
+
+
+def _remove_short(paths: Paths) -> None:
+    """Remove the short runtime folder, unless another demo has it by now."""
+    runtime = paths.runtime_dir
+    if runtime.parent == _SHORT and not runtime.is_symlink():
+        with contextlib.suppress(OSError, AlreadyRunning), contextlib.closing(FolderLock(runtime)):
+            shutil.rmtree(runtime)
 
 
 def _toml(text: str) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+from pathlib import Path
+from typing import TextIO, cast
 
 import typer
 
 from appliance.cli.box import Box
+from appliance.cli.logstream import LogStream
 from appliance.config import public_url
 from appliance.daemon import Daemon, adapter_of, box_findings, facts_of
 from appliance.errors import EXIT_CONFIG, MoeError
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
-from gateway.state import Severity
+from gateway.state import BoxState, Phase, Severity
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +30,37 @@ def run(ctx: typer.Context) -> None:
     """Run the box in the foreground: engine, gateway, page. This is what systemd starts."""
     box: Box = ctx.obj
     config, paths = box.config, box.paths
-    asyncio.run(Daemon(config, paths, logs.configure("daemon")).run())
+    log = logs.configure("daemon", cast(TextIO, LogStream(sys.stderr)))
+    asyncio.run(_run(Daemon(config, paths, log, hangup_stops=sys.stderr.isatty())))
+
+
+async def _run(daemon: Daemon) -> None:
+    if sys.stderr.isatty():
+        daemon.board.listen(Welcome(daemon.paths.seats_file, sys.stderr))
+    await daemon.run()
+
+
+class Welcome:
+    """Tells a person at the terminal, among all the log lines, that the box serves: once."""
+
+    def __init__(self, seats_file: Path, terminal: TextIO) -> None:
+        self._seats_file = seats_file
+        self._terminal = terminal
+        self._said = False
+
+    def __call__(self, box: BoxState) -> None:
+        """A new state of the box."""
+        if self._said or box.engine.phase is not Phase.READY or box.gateway.pid is None:
+            return
+        self._said = True
+        with contextlib.suppress(OSError):
+            print(f"\nready: {box.public_url}/v1   page: {box.public_url}/admin{self._hint()}\n", file=self._terminal)
+
+    def _hint(self) -> str:
+        with contextlib.suppress(MoeError):
+            if not load_seats(self._seats_file).accounts:
+                return "   no seat yet: moe-appliance seats add NAME"
+        return ""
 
 
 def check(ctx: typer.Context) -> None:
@@ -37,7 +72,8 @@ def check(ctx: typer.Context) -> None:
     print(f"seats: {len(seats.accounts)} in {box.seats_file}")
     print(f"admins: {len(admins.accounts)} in {box.admins_file}")
     facts = facts_of(box.config, box.paths.state_dir)
-    found = box_findings(facts) + adapter_of(box.config, box.paths.state_dir).findings(facts)
+    adapter = adapter_of(box.config, box.paths.state_dir)
+    found = box_findings(box.config, adapter, facts) + adapter.findings(facts)
     for finding in found:
         print(f"{finding.severity}: {finding.title}: {finding.observed}; wanted: {finding.required}")
         print(f"  remedy: {finding.remedy}")

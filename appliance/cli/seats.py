@@ -33,7 +33,7 @@ def add(
         str, typer.Argument(metavar="NAME", help="1 to 32 of a-z, 0-9, '.', '_', '-'; a letter or digit first.")
     ],
     max_streams: Annotated[
-        int | None, typer.Option(min=1, help="Streams it may ever run at once. Default: no limit of its own.")
+        int | None, typer.Option(min=1, max=256, help="Streams it may ever run at once. Default: no limit of its own.")
     ] = None,
     expires: ExpiresOption = None,
     file: FileOption = None,

@@ -39,7 +39,7 @@ from appliance.engine.logring import LogRing
 from appliance.engine.process import EngineProcess
 from appliance.engine.warmup import WarmUpFailed as WarmUpError
 from appliance.engine.warmup import warm_up
-from appliance.files import write_private
+from appliance.files import FOLDER_MODE, write_private
 from gateway.logs import Log
 from gateway.state import Cause
 
@@ -64,17 +64,21 @@ class EngineRun:
     log: Log
     start_id: str = field(default_factory=lambda: secrets.token_hex(6))
     launch: Launch | None = None
+    _key: bytes = field(default_factory=lambda: secrets.token_urlsafe(32).encode(), repr=False)
+    _keyed: bool = False
     _process: EngineProcess | None = None
     _spawned: bool = False
     _healthy: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def follow(self) -> None:
         """From Spawn to Exited."""
-        key_file = self.runtime_dir / f"engine-{self.start_id}.key"
         cause = STOPPED
         try:
-            write_private(key_file, secrets.token_urlsafe(32).encode())
-            self.launch = self.adapter.launch(free_port(), key_file)
+            for folder in (self.state_dir, self.runtime_dir):  # somebody may have removed them
+                folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            write_private(self._key_file, self._key)
+            self._keyed = True
+            self.launch = self.adapter.launch(free_port(), self._key_file)
             cause = await self._followed(self.launch)
         except OSError as error:
             cause = _not_started(error)
@@ -82,9 +86,21 @@ class EngineRun:
             if self.adapter.supervised:
                 raise
         finally:
-            key_file.unlink(missing_ok=True)
+            self._keyed = False
+            with contextlib.suppress(OSError):
+                self._key_file.unlink(missing_ok=True)
             self.log.log(INFO if cause is STOPPED else WARNING, "engine.ended", cause=cause.id, title=cause.title)
             self.ask(Exited(cause))
+
+    @property
+    def _key_file(self) -> Path:
+        return self.runtime_dir / f"engine-{self.start_id}.key"
+
+    def keep_key(self) -> None:
+        """Write the key file of a running start again when somebody removed it: the next gateway needs it. Raises
+        OSError."""
+        if self._keyed and not self._key_file.exists():
+            write_private(self._key_file, self._key)
 
     async def _followed(self, launch: Launch) -> Cause:
         """The run, with its health probes and its start limit beside it."""

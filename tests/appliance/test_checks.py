@@ -113,3 +113,16 @@ def test_plain_http_on_the_network_is_a_warning_only() -> None:
 )
 def test_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_more_streams_than_the_engine_runs_are_a_finding() -> None:
+    assert checks.admission_streams(0, 4, declared=True) is None
+    assert checks.admission_streams(4, 4, declared=True) is None
+    found = checks.admission_streams(8, 4, declared=True)
+    assert found is not None
+    assert (found.id, found.severity) == ("admission.streams", Severity.WARN)
+    assert found.observed == "8 asked, the engine's profile allows 4"
+    assert "8 to [engine] streams" in found.remedy
+    embedded = checks.admission_streams(8, 4, declared=False)
+    assert embedded is not None
+    assert "[engine]" not in embedded.remedy

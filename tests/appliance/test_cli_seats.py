@@ -54,6 +54,12 @@ def run(files: Files, line: str) -> Result:
     return CliRunner().invoke(root(files), line.split(), catch_exceptions=False)
 
 
+def expired(files: Files, seat: str) -> None:
+    """Add a seat that expired since."""
+    run(files, f"seats add {seat} --expires 2099-01-31")
+    files.seats_file.write_text(files.seats_file.read_text().replace("2099", "2020"))
+
+
 def test_add_prints_the_key_alone_and_talks_elsewhere(files: Files) -> None:
     done = run(files, "seats add ana")
     assert done.exit_code == 0
@@ -71,7 +77,17 @@ def test_add_takes_limits(files: Files) -> None:
     assert "expires = 2027-01-31T18:00:00Z\n" in files.seats_file.read_text()
 
 
-@pytest.mark.parametrize("options", ["--expires tomorrow", "--max-streams 0", "--expires 2027-13-01"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--expires tomorrow",
+        "--max-streams 0",
+        "--expires 2027-13-01",
+        "--expires 2020-01-01",
+        "--expires 2020-01-01T10:00:00",
+        "--max-streams 257",
+    ],
+)
 def test_add_refuses_bad_options_and_writes_nothing(files: Files, options: str) -> None:
     assert run(files, f"seats add ana {options}").exit_code == 2
     assert not files.seats_file.exists()
@@ -110,7 +126,7 @@ def test_rotate_prints_the_new_key_and_when_the_old_one_stops(files: Files) -> N
 
 
 def test_list_shows_states_and_no_digest(files: Files) -> None:
-    run(files, "seats add ana --max-streams 3 --expires 2020-01-31")
+    expired(files, "ana --max-streams 3")
     run(files, "seats add ben")
     run(files, "seats disable ben")
     run(files, "seats add " + "c" * 32)
@@ -124,7 +140,7 @@ def test_list_shows_states_and_no_digest(files: Files) -> None:
 
 
 def test_list_prints_json_for_programs(files: Files) -> None:
-    run(files, "seats add ana --expires 2020-01-31")
+    expired(files, "ana")
     (row,) = json.loads(run(files, "seats list --json").stdout)["seats"]
     assert row == {
         "name": "ana",
@@ -143,7 +159,7 @@ def test_an_empty_list_says_how_to_add(files: Files) -> None:
 
 
 def test_disable_enable_and_remove_say_what_they_did(files: Files) -> None:
-    run(files, "seats add ana --expires 2020-01-31")
+    expired(files, "ana")
     assert "Seat ana is disabled." in run(files, "seats disable ana").stderr
     assert "was disabled already" in run(files, "seats disable ana").stderr
     enabled = run(files, "seats enable ana").stderr

@@ -204,7 +204,7 @@ def test_where_sockets_are(tmp_path: Path, text: str, environ: dict[str, str], r
     ("listen", "address"),
     [
         ("127.0.0.1:8000", ("127.0.0.1", 8000)),
-        ("localhost:0", ("localhost", 0)),
+        ("localhost:1", ("localhost", 1)),
         ("[::1]:8000", ("::1", 8000)),
         ("[::]:65535", ("::", 65535)),
         ("0.0.0.0:80", ("0.0.0.0", 80)),
@@ -226,6 +226,7 @@ def test_listen(listen: str, address: tuple[str, int]) -> None:
         ("127.0.0.1:http", "HOST:PORT"),
         ("127.0.0.1:65536", "HOST:PORT"),
         ("127.0.0.1:-1", "HOST:PORT"),
+        ("127.0.0.1:0", "a port from 1 to 65535"),
         ("127.0.0.1:²", "HOST:PORT"),
         ("127.0.0.1:" + "9" * 5000, "HOST:PORT"),
         ("box.example:8000", "IP address or localhost"),
@@ -244,6 +245,30 @@ def test_a_bad_listen_says_the_form(tmp_path: Path, listen: str, said: str) -> N
 
 def test_the_public_url_is_what_the_operator_says() -> None:
     assert public_url(load(None, {"MOE_APPLIANCE_PUBLIC_URL": "https://box.example/"})[0]) == "https://box.example"
+
+
+def test_the_addresses_of_proxies_are_compared_as_connections_show_them() -> None:
+    environ = {"MOE_APPLIANCE_TRUSTED_PROXIES": '["FE80:0::1", "10.0.0.1"]'}
+    assert load(None, environ)[0].trusted_proxies == ("fe80::1", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "key"),
+    [
+        ('runtime_dir = "{long}"', {}, "runtime_dir:"),
+        ('state_dir = "{long}"', {}, "runtime_dir (by default inside state_dir):"),
+        ("", {"RUNTIME_DIRECTORY": "/run/{long}"}, "RUNTIME_DIRECTORY:"),
+    ],
+)
+def test_a_folder_too_long_for_a_socket_is_refused(
+    tmp_path: Path, text: str, environ: dict[str, str], key: str
+) -> None:
+    long = "r" * 95
+    path = written(tmp_path, text.format(long=long))
+    error = refusal(path, {name: value.format(long=long) for name, value in environ.items()})
+    assert error.message.startswith(key)
+    assert "at most 107" in error.message
+    assert "runtime_dir = " in error.remedy
 
 
 def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +298,22 @@ FILES: list[tuple[str, list[str]]] = [
     ("[gateway]\ndrain_s = nan", ["2: gateway.drain_s must be"]),
     ("[gateway]\ndrain_s = []", ["2: gateway.drain_s must be a number, is a list"]),
     ("[gateway]\nbody_max_bytes = 4096\nbody_budget_bytes = 2048", ["1: gateway body_max_bytes (4096) is above"]),
+    ("[admission]\nstreams = '4'", ["2: admission.streams must be a whole number, is text"]),
+    ("[admission]\nqueue_max = true", ["2: admission.queue_max must be a whole number, is true"]),
+    ("[admission]\nqueue_max = 4.0", ["2: admission.queue_max must be a whole number, is 4.0"]),
+    ("[gateway]\ndrain_s = '3'", ["2: gateway.drain_s must be a number, is text"]),
+    ("[gateway]\ndrain_s = false", ["2: gateway.drain_s must be a number, is false"]),
+    ("[engine]\nthreads = '2'", ["2: engine.threads must be a whole number, is text"]),
+    ("[engine]\nkind='external'\nurl='http://x'\ncontext_tokens='9'", ["4: engine.context_tokens must be a whole"]),
+    ("state_dir = ''", ["1: state_dir is empty"]),
+    ("runtime_dir = ' '", ["1: runtime_dir is empty"]),
+    ("[engine]\nmodel_file = ''", ["2: engine.model_file is empty"]),
+    ("trusted_proxies = ['10.0.0.1', 'proxy.lan']", ["1: trusted_proxies[1] must be an IP address"]),
+    ("trusted_proxies = ['10.0.0.0/8']", ["1: trusted_proxies[0] is a network; list the address of each"]),
+    ("public_url = 'box.example'", ["1: public_url must be http:// or https://"]),
+    ("public_url = 'https://box.example/moe'", ["1: public_url must be http:// or https://"]),
+    ("public_url = 'https://box.example:99999'", ["1: public_url must be http:// or https://"]),
+    ("public_url = 'https://me:pw@box.example'", ["1: public_url must be http:// or https://"]),
     ("a = 1\nlisten = 2", ["1: a is not a known key", "2: listen must be"]),
     ("[engine", ["1: not valid TOML"]),
     ("[engine]\nkind = 'vllm'", ["2: engine.kind must be one of embedded, command, external"]),
@@ -307,6 +348,12 @@ VARIABLES: list[tuple[dict[str, str], str]] = [
     ({"MOE_APPLIANCE_ADMISSION__STREEMS": "1"}, "did you mean MOE_APPLIANCE_ADMISSION__STREAMS?"),
     ({"MOE_APPLIANCE_ADMISSION_STREAMS": "1"}, "did you mean MOE_APPLIANCE_ADMISSION__STREAMS?"),
     ({"MOE_APPLIANCE_ADMISSION__STREAMS": "two"}, "MOE_APPLIANCE_ADMISSION__STREAMS (admission.streams): "),
+    ({"MOE_APPLIANCE_ADMISSION__STREAMS": "true"}, "MOE_APPLIANCE_ADMISSION__STREAMS (admission.streams): "),
+    ({"MOE_APPLIANCE_STATE_DIR": ""}, "MOE_APPLIANCE_STATE_DIR (state_dir): is empty"),
+    (
+        {"MOE_APPLIANCE_TRUSTED_PROXIES": '["10.0.0.0/8"]'},
+        "MOE_APPLIANCE_TRUSTED_PROXIES (trusted_proxies): is a network",
+    ),
     ({"MOE_APPLIANCE_ADMISSION": '{"streems":1}'}, "MOE_APPLIANCE_ADMISSION (admission): "),
     ({"MOE_APPLIANCE_ADMISSION": "3"}, "MOE_APPLIANCE_ADMISSION (admission): "),
     ({"MOE_APPLIANCE_TRUSTED_PROXIES": "10.0.0.1"}, "MOE_APPLIANCE_TRUSTED_PROXIES cannot be read"),

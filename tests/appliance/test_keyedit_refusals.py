@@ -8,7 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,51 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert f"{path.parent} does not exist" in refused(path, lambda: keyedit.add_seat(path, "ana")).message
 
 
+@pytest.mark.parametrize("folder", [".", "no"])
+@pytest.mark.parametrize("verb", _CHANGES.values())
+def test_without_a_file_there_is_no_such_seat(tmp_path: Path, verb: Callable[..., Any], folder: str) -> None:
+    path = tmp_path / folder / "seats.toml"
+    error = refused(path, lambda: verb(path, "ana"))
+    assert error.message == f"there is no seat ana: there is no file {path} yet"
+    assert error.remedy == "moe-appliance seats add ana"
+    assert keyedit.list_seats(path) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Ends a read that would never end."""
+
+    def late(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    old = signal.signal(signal.SIGALRM, late)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, old)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("make", [make_pipe, make_device, Path.mkdir])
+def test_what_is_no_file_is_refused_and_not_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "seats.toml"
+    make(path)
+    verbs = [keyedit.add_seat, *_CHANGES.values(), lambda path, _: keyedit.list_seats(path)]
+    for verb in verbs:
+        with pytest.raises(ConfigError, match=f"{path} is not a file"):
+            verb(path, "ana")
+    assert not Path("/dev/zero.lock").exists()
+
+
 def test_a_file_that_may_not_be_written_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -100,6 +145,9 @@ def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
     path.symlink_to(path)
     with pytest.raises(MoeError, match="cannot change"):
         keyedit.add_seat(path, "ana")
+    for act in (lambda: keyedit.list_seats(path), lambda: keyedit.disable_seat(path, "ana")):
+        with pytest.raises(MoeError, match=r"cannot read.*symbolic links"):
+            act()
 
 
 def test_a_lock_that_is_never_released_is_refused_in_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

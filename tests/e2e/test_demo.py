@@ -238,6 +238,42 @@ def test_a_truncated_model_file_is_named_before_anything_starts(tmp_path: Path, 
         "--check",
     ]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-    assert said.returncode != 0
+    assert said.returncode == 78
     assert "whole.gguf" in said.stderr
     assert "remedy" in said.stderr
+
+
+@pytest.mark.parametrize("name", ["notes.gguf", "notes.whl", "folder.gguf", "missing.gguf"])
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.startswith("folder"):
+        path.mkdir()
+    elif not name.startswith("missing"):
+        path.write_text("This is a text.\n" * 100)
+    argv = [*command(tmp_path / "home", "--check")]
+    argv[argv.index("--model") + 1] = str(path)
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 78, said.stderr
+    assert str(path) in said.stderr
+    assert "remedy" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_a_second_demo_in_the_same_folder_names_what_to_stop(demo: Demo) -> None:
+    said = subprocess.run(command(demo.home, "--port", "1"), capture_output=True, text=True, timeout=60)
+    assert said.returncode == 78
+    assert f"(pid {demo.process.pid}) runs on the folder {demo.home}/state" in said.stderr
+    assert f"remedy: stop it first: kill {demo.process.pid}; or use another --home FOLDER" in said.stderr
+    assert httpx.get(f"{demo.url}/health", trust_env=False).status_code == 200
+
+
+def test_a_long_home_leaves_no_short_folder_behind(tmp_path: Path) -> None:
+    home = tmp_path / ("h" * 100)
+    before = set(Path("/tmp").glob("moe-appliance-*"))
+    demo = start(home)
+    (short,) = set(Path("/tmp").glob("moe-appliance-*")) - before
+    again = subprocess.run(command(home, "--port", "1"), capture_output=True, text=True, timeout=60)
+    assert again.returncode == 78
+    assert (short / "control.sock").exists(), "the folder belongs to the first"
+    stop(demo)
+    assert not short.exists()

@@ -11,7 +11,7 @@ import pytest
 
 from gateway import logs
 from gateway.admission_types import Reason, Rejected
-from gateway.app import _core
+from gateway.app import _cookie_secret, _core
 from gateway.core import Core, Engine
 from gateway.keys import digest_of
 from gateway.settings import AdmissionSettings, GatewaySettings
@@ -106,3 +106,12 @@ async def test_a_seat_file_that_was_removed_is_believed(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "seats.toml").unlink()
     assert make(tmp_path).seats.value.accounts == {}
+
+
+def test_a_full_disk_leaves_a_secret_in_memory(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    assert len(_cookie_secret(blocked / "cookie.secret")) == 32
+    kept = _cookie_secret(tmp_path / "cookie.secret")
+    assert _cookie_secret(tmp_path / "cookie.secret") == kept
+    assert (tmp_path / "cookie.secret").stat().st_mode & 0o777 == 0o600
