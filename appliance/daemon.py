@@ -85,7 +85,7 @@ class Daemon:
         make_folder(paths.runtime_dir, "runtime_dir")
         with _deaf(), _locked(state_dir=paths.state_dir, runtime_dir=paths.runtime_dir) as locks:
             with usable(paths.runtime_dir, "runtime_dir"):
-                await self._clean_up()
+                self._clean_up()
             public = open_public(*listen_address(self.config))
             gateway = GatewayProcess(
                 public, self._gateway_settings(), paths.runtime_dir, self.board, self._log, self._child_stderr
@@ -98,11 +98,12 @@ class Daemon:
                 public.close()
         self._log.info("daemon.stopped")
 
-    async def _clean_up(self) -> None:
-        """End what a former daemon left behind. Raises OSError."""
+    def _clean_up(self) -> None:
+        """End what a former daemon left behind. Raises OSError. Blocks for 3 s at most: nothing else runs yet, and a
+        Ctrl-C that came while a thread's answer is on its way would print asyncio's traceback."""
         runtime_dir = self.paths.runtime_dir
         for name in ("gateway.record", "engine.record"):
-            swept = await asyncio.to_thread(sweep, runtime_dir / name)
+            swept = sweep(runtime_dir / name)
             if swept:
                 self._log.warning("daemon.swept", record=name, pids=swept)
         for stale in runtime_dir.glob("engine-*.key"):
