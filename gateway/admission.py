@@ -232,7 +232,7 @@ class Admission:
         running = self._running.pop(id, None)
         if running is not None:
             held_s = max(0.0, now_s - running.since_s)
-            weight = max(HOLD_WEIGHT, 1.0 / (self._holds + 2))
+            weight = max(HOLD_WEIGHT, 1.0 / (self._holds + 1))  # the first measured one replaces the prior
             self._mean_hold_s += weight * (held_s - self._mean_hold_s)
             self._holds += 1
 

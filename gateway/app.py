@@ -37,6 +37,9 @@ DAEMON_GONE_DRAIN_S = 2.0
 LAST_WORDS_S = 2.0
 """How long ended streams have to get their error event out."""
 SWEEP_S = 1.0
+FIRST_LOOK_S = 1.0
+"""How long a new gateway waits for the daemon to say how the engine is, before it accepts: it would refuse what the
+engine could serve."""
 KEEP_ALIVE_S = 75
 
 
@@ -55,6 +58,9 @@ async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon
         if settings.gateway_socket is not None:
             own = unixserver.bind(settings.gateway_socket)
             helpers.append(group.create_task(unixserver.serve(control_app(core), own, _refused(log))))
+        with contextlib.suppress(TimeoutError):  # who connects meanwhile waits in the socket's backlog
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await core.seen.wait()
         serving = group.create_task(server.serve(sockets=[public]))
         log.info("gateway.started")
         await ending.come()

@@ -82,6 +82,7 @@ class Core:
     _seats_at_s: float = field(default_factory=time.time)
     started_s: float = field(default_factory=time.time)
     all_done: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
     def make(
@@ -100,6 +101,7 @@ class Core:
     def engine_changed(self, box: BoxState, engine: Engine | None) -> None:
         """A new state of the box: adopt the engine's cap, open or close admission. `engine` None = not READY."""
         was = self.engine
+        self.seen.set()
         self.box = box
         self.engine = engine
         if self.draining:

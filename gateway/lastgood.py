@@ -19,6 +19,7 @@ def keep(seats_file: Path, copy: Path) -> None:
     fresh = copy.with_name(copy.name + ".new")
     with contextlib.suppress(OSError):
         raw = seats_file.read_bytes()
+        copy.parent.mkdir(parents=True, exist_ok=True)
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "wb") as file:
             file.write(raw)

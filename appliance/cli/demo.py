@@ -15,6 +15,7 @@ import hashlib
 import os
 import shutil
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -226,13 +227,14 @@ def _show(box: BoxState, keys: Keys, console: Console, paths: Paths) -> None:
     url = box.public_url
     messages = '[{"role":"user","content":"What is the capital of France?"}]'
     body = f'{{"model":"{model}","stream":true,"max_tokens":48,"messages":{messages}}}'
+    home = paths.state_dir.parent
     console.print(
         f"\n[bold]moe-appliance is ready[/] [dim](demo model: it tests the plumbing, not the answers)[/]\n"
         f"  URL         [bold]{url}/v1[/]   model {escape(model)}\n"
         f"  seat key    [bold]{keys.seat}[/]\n"
         f"  admin page  {url}/admin#token={keys.admin}\n"
-        f"  admin token kept in {escape(str(paths.state_dir.parent / 'admin.token'))}\n"
-        f"  command line moe-appliance --config {escape(str(paths.state_dir.parent / 'appliance.toml'))} status\n"
+        f"  admin token kept in {escape(str(home / 'admin.token'))}\n"
+        f"  command line {escape(_command())} --config {escape(str(home / 'appliance.toml'))} status\n"
         "\nTry it:\n"
     )
     console.print(
@@ -240,6 +242,12 @@ def _show(box: BoxState, keys: Keys, console: Console, paths: Paths) -> None:
         f"-H 'Content-Type: application/json' -d '{body}'",
         markup=False,
     )
+
+
+def _command() -> str:
+    """How to type `moe-appliance` so that it is found."""
+    beside = Path(sys.executable).with_name("moe-appliance")
+    return str(beside) if beside.is_file() else "moe-appliance"
 
 
 def _write_config(home: Path, port: int, model: Path | None) -> Path:

@@ -56,6 +56,16 @@ def test_killed_gateway_is_replaced_within_two_seconds_and_the_engine_goes_on(sh
     assert all((call.answer.ended_s or 0) - killed_s < 1.0 for call in old)
 
 
+def test_who_comes_while_there_is_no_gateway_waits_for_the_next_one_and_is_served(shared_box: Box) -> None:
+    """Not refused by a gateway that does not know yet that the engine serves."""
+    for _ in range(3):
+        kill9(shared_box.gateway_pid)
+        answer = shared_box.chat("a")
+        assert answer.status == 200, answer.told()
+        assert answer.done
+        shared_box.wait_ready()
+
+
 def test_hung_gateway_is_killed_and_replaced_within_eight_seconds(shared_box: Box) -> None:
     box = shared_box
     before, old = box.state(), box.streams()

@@ -187,7 +187,8 @@ async def test_bytes_of_a_body_that_bring_no_body_are_bounded(kind: str, seat: s
                 sent += len(more) * 2048
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert sent < 8 * MIB
+        if seat is not None:  # without one it was answered, and what comes is dropped unread
+            assert sent < 8 * MIB
         assert peak < 4 * MIB
         await gateway.idle()
         assert gateway.engine.stats.requests == 0
@@ -276,9 +277,8 @@ async def test_a_chunked_body_above_the_limit_is_a_413_and_the_rest_is_thrown_aw
         pouring = asyncio.create_task(pour_chunked(client, BIG))
         answer = await client.answer()
         assert (answer.status, answer.error()["code"]) == (413, "body_too_large")
+        assert await client.closed(), "its end is not looked for"
         await pouring
-        await client.send(HEALTH)
-        assert (await client.answer()).status == 200
         await gateway.idle()
         assert gateway.engine.stats.requests == 0
 

@@ -77,3 +77,19 @@ async def test_a_head_that_comes_too_late_is_told_so(monkeypatch: pytest.MonkeyP
         assert "x-should-retry" not in answer.headers
         await client.send(b"ox\r\n\r\n")
         assert await client.closed(1.0)
+
+
+async def test_a_chunked_body_behind_an_early_answer_is_not_parsed() -> None:
+    """A byte a chunk, without a key: it must not cost the others anything, and the 401 must arrive."""
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: box\r\nTransfer-Encoding: chunked\r\n\r\n"
+    loop = asyncio.get_running_loop()
+    async with running() as gateway, connect(gateway, request) as client:
+        assert (await client.answer()).status == 401
+        longest_s = 0.0
+        for _ in range(20):
+            began_s = loop.time()
+            client.writer.write(b"1\r\na\r\n" * 50_000)
+            await asyncio.sleep(0.005)
+            longest_s = max(longest_s, loop.time() - began_s)
+        assert longest_s < 0.25
+        assert await client.closed()
