@@ -185,11 +185,6 @@ class Paths(BaseModel):
         """The gateway's Unix socket."""
         return self.runtime_dir / "gateway.sock"
 
-    @property
-    def engine_key(self) -> Path:
-        """The engine's API key, 0600."""
-        return self.runtime_dir / "engine.key"
-
 
 def find_config(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
     """The file to read: the one named, $MOE_APPLIANCE_CONFIG, ./appliance.toml, /etc/moe-appliance/...; None

@@ -9,18 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.errors import AlreadyRunning, ConfigError
+from gateway.files import replace_file
 
 FOLDER_MODE = 0o750
 
 
 def write_private(path: Path, data: bytes) -> None:
     """Write `data` to `path`, 0600 from the first byte, replacing what was there at once."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-    fresh.replace(path)
+    replace_file(path, data, 0o600)
 
 
 @contextlib.contextmanager

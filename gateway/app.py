@@ -25,6 +25,7 @@ from gateway import lastgood, unixserver
 from gateway.admin import AdminPages, admin_routes
 from gateway.core import Core, last_good_file
 from gateway.engine_watch import engine_of, follow, static_box
+from gateway.files import replace_file
 from gateway.keyfile import HeldFile, parse_admins, parse_seats
 from gateway.logs import Log
 from gateway.observe import snapshot
@@ -157,15 +158,9 @@ def _cookie_secret(path: Path) -> bytes:
         if len(found) >= 32:
             return found
     made = secrets.token_bytes(32)
-    fresh = path.with_suffix(f".{secrets.token_hex(4)}")
-    try:
+    with contextlib.suppress(OSError):  # a full disk: the next gateway makes another, and people log in again
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.touch(0o600)
-        fresh.write_bytes(made)
-        fresh.replace(path)
-    except OSError:  # a full disk: the next gateway makes another, and people log in again
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
+        replace_file(path, made, 0o600)
     return made
 
 

@@ -19,7 +19,7 @@ from gateway.bodies import BodyBudget, LargeBodies
 from gateway.keyfile import Broken, Changed, HeldFile, Unchanged
 from gateway.limiter import Limiter
 from gateway.logs import Log
-from gateway.problem import Problem, ended
+from gateway.problem import ended
 from gateway.seats import AdminBook, SeatBook, diff
 from gateway.settings import AdmissionSettings, GatewaySettings
 from gateway.state import BoxState, EngineState, Phase
@@ -142,10 +142,10 @@ class Core:
             self.limiter.close(Reason.DRAINING, RETRY_MIN_S)
         self._note_done()
 
-    def end_all(self, problem: Problem | None = None) -> None:
+    def end_all(self) -> None:
         """End every running exchange with an honest error."""
         for exchange in tuple(self.live):
-            exchange.end(problem or ended(Reason.DRAINING, 0))
+            exchange.end(ended(Reason.DRAINING, 0))
 
     def enter(self, exchange: Exchange) -> None:
         """An exchange begins."""

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -32,6 +31,7 @@ from appliance.cli.demo_check import answers, check_box, children
 from appliance.cli.logstream import LogStream
 from appliance.config import Config, Paths, load
 from appliance.daemon import Daemon
+from appliance.engine.run import free_port
 from appliance.engine.settings import EmbeddedSettings
 from appliance.errors import AlreadyRunning, ConfigError, MoeError, PortTaken
 from appliance.files import FolderLock, make_folder, usable, write_private
@@ -87,7 +87,7 @@ def demo(
     """Run the whole box on a small engine without a GPU. It tests the plumbing, not the answers."""
     console = Console(highlight=False, soft_wrap=True)
     if port is None:
-        port = _free_port() if check else PORT
+        port = free_port() if check else PORT
     make_folder(home, "--home", 0o700)
     with usable(home, "--home"):
         config, paths = load(_write_config(home, port, model), {})
@@ -307,10 +307,3 @@ def _nothing_left(pids: list[int]) -> None:
     left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     if left:
         raise MoeError(f"these processes are still there: {left}", f"kill {' '.join(map(str, left))}, and report this")
-
-
-def _free_port() -> int:
-    with contextlib.closing(socket.socket()) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port

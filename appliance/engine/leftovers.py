@@ -20,6 +20,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.files import replace_file
+
 _PROC = Path("/proc")
 _BOOT_ID = _PROC / "sys/kernel/random/boot_id"
 TERM_S = 2.0
@@ -64,9 +66,7 @@ def write_record(path: Path, pid: int) -> None:
     if seen is None:
         return
     record = {"pid": pid, "pgid": pid, "start_ticks": seen.start_ticks, "boot_id": _BOOT_ID.read_text().strip()}
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(record) + "\n")
-    fresh.replace(path)
+    replace_file(path, json.dumps(record).encode() + b"\n", 0o644)
 
 
 def _process(pid: int) -> _Process | None:

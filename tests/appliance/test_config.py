@@ -112,7 +112,7 @@ def test_the_defaults_need_no_file() -> None:
     config, paths = load(None, {})
     assert config == Config()
     assert paths.seats_file == Path.cwd() / "state" / "seats.toml"
-    assert all(path.is_absolute() for path in (paths.control_socket, paths.gateway_socket, paths.engine_key))
+    assert all(path.is_absolute() for path in (paths.control_socket, paths.gateway_socket))
 
 
 @pytest.mark.parametrize("key", TOP)
