@@ -39,6 +39,7 @@ def static_box(engine: StaticEngine) -> BoxState:
         models=engine.models,
         context_tokens=engine.context_tokens,
         profile=engine.profile,
+        abilities=engine.abilities,
     )
     return BoxState(revision=1, engine=state)
 

@@ -116,7 +116,7 @@ def engine_busy(status: int) -> Problem:
 
 
 def engine_unreachable(detail: str) -> Problem:
-    """503: nothing was sent, the engine does not take connections."""
+    """503: the engine takes no connections, or closed one before it began to answer: it is gone or going."""
     message = f"The engine cannot be reached ({detail}). Retry in {RETRY_MIN_S} s."
     return Problem(503, "engine_lost", message, retry_after_s=RETRY_MIN_S, reason=Reason.ENGINE_LOST)
 

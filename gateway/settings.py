@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gateway.state import EngineProfile
+from gateway.state import EngineAbilities, EngineProfile
 
 MIB = 1024 * 1024
 
@@ -85,6 +85,7 @@ class StaticEngine(_Table):
     models: tuple[str, ...] = ()
     context_tokens: int | None = None
     profile: EngineProfile = EngineProfile(name="static", floor_tok_per_s=40.0, cold_tokens=12_000, streams=4)
+    abilities: EngineAbilities = EngineAbilities()
 
 
 class GatewaySettings(_Table):

@@ -68,6 +68,20 @@ class EngineProfile(_Wire):
     demo: bool = False
 
 
+class EngineAbilities(_Wire):
+    """What the engine was asked at warm-up and showed.
+
+    `dialects`: the request paths that it answers; None = nobody asked, each is tried. `counters`: request path ->
+    the engine's path that counts the tokens of the same body. `continuation`: request paths where a partial
+    assistant turn at the end is continued rather than answered. `images`: None = unknown.
+    """
+
+    dialects: tuple[str, ...] | None = None
+    counters: dict[str, str] = {}
+    continuation: tuple[str, ...] = ()
+    images: bool | None = None
+
+
 class Cause(_Wire):
     """Why the engine ended or did not start: a stable id, a plain sentence, what to do."""
 
@@ -97,6 +111,7 @@ class EngineState(_Wire):
     context_tokens: int | None = None
     warm_tok_per_s: float | None = None
     profile: EngineProfile = EngineProfile(name="none", floor_tok_per_s=40.0, cold_tokens=12_000, streams=4)
+    abilities: EngineAbilities = EngineAbilities()
     cause: Cause | None = None
     retry_at_s: float | None = None
     restarts: int = 0

@@ -193,7 +193,8 @@ class EngineReply(asyncio.Protocol):
         if unframed and exc is None:
             self._finish(framed=False)
         else:
-            self._problem = engine_lost("it closed the connection" if exc is None else str(exc))
+            detail = "it closed the connection" if exc is None else str(exc)
+            self._problem = engine_lost(detail) if self.status else engine_unreachable(detail)
             self._end()
 
     # httptools

@@ -215,12 +215,16 @@ async def test_a_stream_that_is_not_whole_ends_with_an_error_and_no_clean_end(kn
     assert gateway.done()[0]["word"] == "engine_lost"
 
 
-@pytest.mark.parametrize("knobs", [{"cut_after": 5}, {"cut_after": 5, "cut_rst": True}, {"die_after_tokens": 5}])
-async def test_an_engine_that_dies_under_a_reply_in_one_piece_is_a_502(knobs: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("knobs", "status"),
+    [({"cut_after": 5}, 502), ({"cut_after": 5, "cut_rst": True}, 502), ({"die_after_tokens": 5}, 503)],
+    ids=["half", "reset", "before its first byte"],
+)
+async def test_an_engine_that_dies_under_a_reply_in_one_piece(knobs: dict[str, Any], status: int) -> None:
     async with running(knobs) as gateway:
         answer = await exchange(gateway, post(chat()))
         await gateway.idle()
-    assert (answer.status, answer.error()["code"]) == (502, "engine_lost")
+    assert (answer.status, answer.error()["code"]) == (status, "engine_lost")
     assert answer.headers["retry-after"] == "10"
 
 
@@ -324,14 +328,14 @@ async def test_an_engine_that_writes_its_head_in_pieces_starts_nothing_early(str
     assert answer.body == body
 
 
-async def test_an_engine_whose_head_is_cut_is_a_502_also_for_a_stream() -> None:
+async def test_an_engine_whose_head_is_cut_is_a_503_also_for_a_stream() -> None:
     async def cut(writer: asyncio.StreamWriter, _: bytes) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
         await asyncio.sleep(0.05)
 
     async with scripted(cut) as url, running(engine_url=url) as gateway:
         answer = await exchange(gateway, post(chat(stream=True)))
-    assert (answer.status, answer.error()["code"]) == (502, "engine_lost")
+    assert (answer.status, answer.error()["code"]) == (503, "engine_lost")
 
 
 async def test_an_engine_that_does_not_speak_http_is_a_502() -> None:
