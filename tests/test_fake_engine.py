@@ -275,7 +275,7 @@ async def test_loading_key_and_unknown_paths() -> None:
         assert base64.b64decode(echo["body_b64"]) == body
         assert ["authorization", "Bearer k"] in echo["headers"]
         assert "vllm:generation_tokens_total" in (await client.get("/metrics", headers=good)).text
-        assert (await client.post("/tokenize", json={"prompt": "12345"}, headers=good)).json()["count"] == 2
+        assert (await client.post("/tokenize", json={"prompt": "12345678"}, headers=good)).json()["count"] == 2
         await client.post("/_fake/reset", headers=good)
         assert engine.engine.stats.requests == 0
         assert (await client.get("/health")).status_code == 503
@@ -283,12 +283,12 @@ async def test_loading_key_and_unknown_paths() -> None:
 
 @pytest.mark.anyio
 async def test_too_long_is_refused_in_the_words_of_vllm() -> None:
-    async with served(context_tokens=100) as (engine, client):
-        response = await client.post(CHAT, json=chat("x" * 400, max_tokens=20))
+    async with served(context_tokens=100, style="vllm") as (engine, client):
+        response = await client.post(CHAT, json=chat("x" * 360, max_tokens=20))
         error = response.json()["error"]
         assert response.status_code == 400
         assert error["message"].startswith(
-            "This model's maximum context length is 100 tokens. However, you requested 1"
+            "This model's maximum context length is 100 tokens. However, you requested 20 output tokens"
         )
         assert (error["type"], error["param"], error["code"]) == ("BadRequestError", "input_tokens", 400)
         assert (await client.post(CHAT, content=b"{")).status_code == 400

@@ -12,6 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from tests.fake_engine.tools import parse_rule
+
+INFERENCE_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+COUNT_PATHS = (
+    "/tokenize",
+    "/v1/messages/count_tokens",
+    "/v1/chat/completions/input_tokens",
+    "/v1/responses/input_tokens",
+)
+STYLES = ("llama", "vllm")
 LLAMA_LOG = (
     "init: initializing ...",
     "init: loading model",
@@ -35,11 +45,29 @@ class Knobs:
     model: str = "fake-model"
     """Model id in /v1/models and in replies."""
     context_tokens: int = 262_144
-    """`max_model_len`; prompt + max_tokens above it is answered with 400."""
+    """`max_model_len`; a prompt that does not leave room below it is answered with 400. Style "vllm" answers
+    400 also when prompt + max_tokens do not fit, "llama" cuts the reply there."""
     reply_tokens: int = 64
-    """Reply length when the request has no max_tokens."""
+    """Reply length when the request has no max_tokens and reply_text is empty."""
+    reply_text: str = ""
+    """Text of every reply that is not a tool call, one token per word; "" = generated words."""
+    tool_rules: tuple[str, ...] = ()
+    """Each {"name": N, "arguments": {...}, "when_tool": T (default N), "any": true (whatever the tools)} as JSON:
+    the first whose tool the request has answers with that one call, unless a tool result follows the last text
+    of the user."""
     cache_tokens: int = 624_000
     """Prefix cache capacity; 0 = no cache. Source: facts/admission-and-bench.md section 3, KV size A."""
+    style: str = "llama"
+    """Shape and words of errors, and what a final assistant message means: "llama" (llama.cpp) or "vllm"."""
+    dialects: tuple[str, ...] = INFERENCE_PATHS
+    """Inference paths served; the others answer 404."""
+    counts: tuple[str, ...] = COUNT_PATHS
+    """Count paths served; the others answer 404."""
+    images: bool = False
+    """Image parts count as 256 tokens; false = they are refused, as by a model without eyes."""
+    continues: bool = True
+    """A final assistant message is continued (style "vllm" on chat: with continue_final_message); false = it is
+    closed and a new reply begins, whatever the request says, as vLLM does on DeepSeek."""
     keep_alive_s: float = 5.0
     """Idle keep-alive connections are closed after this. Start only."""
 
@@ -58,6 +86,11 @@ class Knobs:
     """Tokens packed into one SSE chunk, as speculative decoding does."""
     headers_delay: bool = False
     """Send the response headers only with the first token, not at once."""
+    early_events: bool = True
+    """Send message_start, or response.created and response.in_progress, with the headers and not with the first
+    token; headers_delay delays them too."""
+    bare_events: bool = False
+    """/v1/responses events without sequence_number, output_index and content_index, as llama.cpp sends them."""
 
     # Loading
     bind_delay_s: float = 0.0
@@ -102,18 +135,22 @@ class Knobs:
     """Accept a completion and never answer; health stays 200."""
     hang_health: bool = False
     """GET /health never answers (only_marker does not apply)."""
+    hang_counts: bool = False
+    """The count paths never answer (only_marker does not apply)."""
     silent_s: float = 0.0
-    """Send nothing (but the headers, unless headers_delay) for this long before the prefill."""
+    """Send nothing (but the headers and early events, unless headers_delay) for this long before the prefill."""
     reject_status: int | None = None
-    """Answer this HTTP status with an OpenAI error body."""
+    """Answer this HTTP status with an error body of the style."""
     stall_after: int | None = None
     """Stop sending after this many tokens of a reply, for ever."""
     error_in_stream: int | None = None
-    """After this many tokens of a reply send `data: {"error": ...}` and end; not streamed: status 500."""
+    """After this many tokens of a reply send the dialect's error event and end; not streamed: status 500."""
     error_then_done: bool = False
-    """Send `data: [DONE]` after that error, as vLLM does."""
+    """Send `data: [DONE]` after that error where the dialect has one, as vLLM does."""
+    responses_error_event: bool = False
+    """/v1/responses says that error with `event: error` instead of `response.failed`."""
     truncate_after: int | None = None
-    """End the body cleanly after this many tokens: no finish_reason, no usage, no [DONE]."""
+    """End the body cleanly after this many tokens: no finish_reason, no usage, no [DONE] or its like."""
     cut_after: int | None = None
     """Close the TCP connection after this many tokens, in the middle of the body."""
     cut_rst: bool = False
@@ -157,6 +194,16 @@ def merged(knobs: Knobs, patch: Mapping[str, Any]) -> Knobs:
     result = replace(knobs, **clean)
     if result.time_scale <= 0 or result.tokens_per_chunk < 1 or result.prefill_decode_factor <= 0:
         raise KnobError("time_scale and prefill_decode_factor must be above 0, tokens_per_chunk at least 1")
+    if result.style not in STYLES:
+        raise KnobError(f"style must be one of {STYLES}, not {result.style!r}")
+    for name, known in (("dialects", INFERENCE_PATHS), ("counts", COUNT_PATHS)):
+        if unknown := set(getattr(result, name)) - set(known):
+            raise KnobError(f"{name} can be {known}, not {sorted(unknown)}")
+    try:
+        for rule in result.tool_rules:
+            parse_rule(rule)
+    except ValueError as error:
+        raise KnobError(f"tool_rules: {error}") from error
     return result
 
 

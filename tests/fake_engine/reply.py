@@ -7,24 +7,30 @@ cancels everything within one pass of the loop, also during prefill.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from starlette.types import Message, Receive, Scope, Send
 
-from tests.fake_engine import wire
+from tests.fake_engine import refusal, wire
+from tests.fake_engine.asks import Ask
 from tests.fake_engine.knobs import Knobs
+from tests.fake_engine.render import MESSAGES_PATH, RESPONSES_PATH
 from tests.fake_engine.scheduler import Scheduler
+from tests.fake_engine.script import Script, write
 from tests.fake_engine.stats import RequestRecord, Stats
+from tests.fake_engine.wire_chat import ChatForm
+from tests.fake_engine.wire_messages import MessagesForm
+from tests.fake_engine.wire_responses import ResponsesForm
 
 JSON_TYPE = (b"content-type", b"application/json")
 _SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-_ENGINE_ERROR = wire.Refusal(500, "EngineCore encountered an issue.", "InternalServerError")
 
 
 class ClientGone(Exception):
@@ -49,12 +55,25 @@ class Bench:
     spent: Callable[[], None]
 
 
+def form_of(ask: Ask, script: Script, knobs: Knobs, name: str) -> wire.Form:
+    """The wire form of a reply; `name` is its id without a prefix."""
+    head = wire.Head(name, knobs.model, int(time.time()), ask.path, knobs.style, script.call, script.reason)
+    if ask.path == MESSAGES_PATH:
+        return MessagesForm(head)
+    if ask.path == RESPONSES_PATH:
+        return ResponsesForm(
+            head,
+            error_event=knobs.responses_error_event,
+            bare=knobs.bare_events,
+            max_output_tokens=ask.max_tokens,
+        )
+    return ChatForm(head, include_usage=ask.include_usage, error_then_done=knobs.error_then_done)
+
+
 class Reply:
     """One reply; `run` is called once. `knobs` hold for this reply whatever is merged meanwhile."""
 
-    def __init__(
-        self, bench: Bench, knobs: Knobs, ask: wire.Ask, record: RequestRecord, scope: Scope, send: Send
-    ) -> None:
+    def __init__(self, bench: Bench, knobs: Knobs, ask: Ask, record: RequestRecord, scope: Scope, send: Send) -> None:
         self._bench = bench
         self._knobs = knobs
         self._ask = ask
@@ -63,9 +82,10 @@ class Reply:
         self._send = send
         self._started = False
         self._texts = ["" for _ in range(ask.sequences)]
-        prefix = "chatcmpl" if ask.chat else "cmpl"
-        self._envelope = wire.Envelope(f"{prefix}-{record.id or uuid4().hex}", knobs.model, int(time.time()), ask.chat)
-        self._length, self._reason = wire.reply_length(ask, knobs.reply_tokens, knobs.context_tokens)
+        self._script = write(ask, knobs)
+        self._form = form_of(ask, self._script, knobs, record.id or uuid4().hex)
+        self._used = wire.Usage(ask.prompt_tokens, 0, 0)
+        self._opened = False
 
     async def run(self, receive: Receive) -> None:
         """Send the reply, or as much of it as the knobs and the client let."""
@@ -100,45 +120,58 @@ class Reply:
             await asyncio.Event().wait()
         if ask.stream and not knobs.headers_delay:
             await self._start(200, _SSE_HEADERS)
+            if knobs.early_events and self._form.opens:
+                self._used = replace(self._used, cached_tokens=bench.scheduler.cached_tokens(ask.prompt))
+                await self._body(self._opening())
         if knobs.silent_s > 0:
             await asyncio.sleep(knobs.silent_s)
         cached = await bench.scheduler.prefill(ask.prompt, ask.prompt_tokens)
+        self._used = replace(self._used, cached_tokens=cached)
         bench.stats.prefilled(self._record, ask.prompt_tokens, cached)
         if ask.stream:
             await self._start(200, _SSE_HEADERS)
         async with asyncio.TaskGroup() as group:
             for sequence in range(ask.sequences):
                 group.create_task(self._decode(sequence))
-        used = wire.usage(ask.prompt_tokens, self._record.tokens, cached)
+        used = replace(self._used, completion_tokens=self._record.tokens)
         bench.stats.end(self._record, "completed", bench.now())
         if ask.stream:
-            await self._body((self._envelope.used(used) if ask.include_usage else b"") + wire.DONE, last=True)
+            await self._body(self._form.closing(used), last=True)
         else:
-            await self._whole(200, self._envelope.whole(self._texts, self._reason, used))
+            await self._whole(200, self._form.whole(self._texts, used))
+
+    def _opening(self) -> bytes:
+        """What comes first in a stream; nothing the second time."""
+        if self._opened:
+            return b""
+        self._opened = True
+        return self._form.opening(self._used)
 
     async def _decode(self, sequence: int) -> None:
-        ask, bench = self._ask, self._bench
+        ask, bench, script = self._ask, self._bench, self._script
         text = ""
         with bench.scheduler.sequence() as first:
-            lead = self._envelope.role(sequence)
+            started = False
             made = 0
-            while made < self._length:
+            while made < script.tokens:
                 await self._maybe_end()
-                count = self._chunk_tokens(self._length - made)
+                count = self._chunk_tokens(script.tokens - made)
                 await bench.scheduler.reached(first + made + count - 1)
-                piece = wire.words(ask.prompt, sequence, made, count)
+                piece = script.piece(ask.prompt, sequence, made, count)
                 made += count
                 text += piece
                 self._texts[sequence] = text
                 bench.stats.sent(self._record, count, bench.now())
                 if ask.stream:
-                    await self._body(lead + self._envelope.text(sequence, piece))
-                    lead = b""
+                    lead = b"" if started else self._opening() + self._form.start(sequence)
+                    started = True
+                    await self._body(lead + self._form.piece(sequence, piece))
                 bench.spent()
             await self._maybe_end()
-        bench.scheduler.remember(ask.prompt + text.encode())
+        bench.scheduler.remember(ask.prompt + script.as_prompt(text).encode("utf-8", "surrogatepass"))
         if ask.stream:
-            await self._body(lead + self._envelope.finish(sequence, self._reason))
+            lead = b"" if started else self._opening() + self._form.start(sequence)
+            await self._body(lead + self._form.finish(sequence, text))
 
     def _limits(self) -> list[tuple[int, str]]:
         knobs = self._knobs
@@ -165,14 +198,13 @@ class Reply:
     async def _end_early(self, outcome: str, receive: Receive) -> None:
         stream = self._ask.stream
         if outcome == "error" and not stream:
-            await self._whole(500, wire.dump(_ENGINE_ERROR.body()))
+            await self._whole(500, wire.dump(refusal.CRASH.body(self._knobs.style, self._ask.path)))
         elif outcome == "error":
-            done = wire.DONE if self._knobs.error_then_done else b""
-            await self._body(wire.event(_ENGINE_ERROR.body()) + done, last=True)
+            await self._body(self._form.failure(refusal.CRASH), last=True)
         else:
             if not stream:
                 await self._start(200, [JSON_TYPE])
-                await self._body(b'{"id":"cut","choices":[{"index":0,"message":{"role":"assis')
+                await self._body(self._form.half)
             if outcome == "cut":
                 await self._cut(receive)
             else:
@@ -182,7 +214,10 @@ class Reply:
         transport = self._scope["state"]["transport"]
         if self._knobs.cut_rst:
             # uvloop's socket object cannot set options; a duplicate of the descriptor names the same socket.
-            with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
+            with (
+                contextlib.suppress(OSError),  # closed already
+                socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same,
+            ):
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
         while (await receive())["type"] != "http.disconnect":

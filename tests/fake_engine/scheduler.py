@@ -49,6 +49,10 @@ class Scheduler:
         for waiter in self._waiters:
             _wake(waiter)
 
+    def cached_tokens(self, prompt: bytes) -> int:
+        """How many tokens of `prompt` are cached now; by its prefill there may be more or fewer."""
+        return self.cache.hit_tokens(block_chain(prompt))
+
     async def prefill(self, prompt: bytes, prompt_tokens: int) -> int:
         """Wait for the turn and for the prefill itself; the prompt is then cached.
 

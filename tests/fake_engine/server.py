@@ -14,16 +14,14 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from tests.fake_engine import wire
+from tests.fake_engine import refusal, wire
+from tests.fake_engine.asks import Ask, admit, parse
+from tests.fake_engine.counts import count
 from tests.fake_engine.knobs import KnobError, Knobs, merged, parse_patch
+from tests.fake_engine.refusal import Refusal
 from tests.fake_engine.reply import JSON_TYPE, Bench, Reply
 from tests.fake_engine.scheduler import Scheduler
 from tests.fake_engine.stats import RequestRecord, Stats
-
-_LOADING = wire.Refusal(503, "Loading model", "unavailable_error")
-_BAD_KEY = wire.Refusal(401, "Invalid API Key", "authentication_error")
-_NOT_FOUND = wire.Refusal(404, "File Not Found", "not_found_error")
-_COMPLETIONS = {"/v1/chat/completions": True, "/v1/completions": False}
 
 Route = Callable[[bytes, Send], Awaitable[None]]
 
@@ -56,7 +54,6 @@ class FakeEngine:
             ("GET", "/health"): self._health,
             ("GET", "/v1/models"): self._models,
             ("GET", "/metrics"): self._metrics,
-            ("POST", "/tokenize"): self._tokenize,
             ("GET", "/_fake/stats"): self._stats,
             ("POST", "/_fake/knobs"): self._merge,
             ("POST", "/_fake/reset"): self._reset,
@@ -91,23 +88,49 @@ class FakeEngine:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         assert scope["type"] == "http", scope["type"]
-        path = scope["path"]
+        path, post = scope["path"], scope["method"] == "POST"
+        control = path.startswith("/_fake/")
+        if not control:
+            self.stats.paths[path] += 1
         if path != "/health" and not self._allowed(scope):
-            await _refuse(send, _BAD_KEY)
-        elif self.loading and not path.startswith("/_fake/"):
-            await _refuse(send, _LOADING)
-        elif scope["method"] == "POST" and path in _COMPLETIONS:
+            await self._refuse(send, refusal.BAD_KEY, path)
+        elif self.loading and not control:
+            await self._refuse(send, refusal.LOADING, path)
+        elif post and path in self.knobs.dialects:
             await self._complete(scope, receive, send)
+        elif post and path in self.knobs.counts:
+            await self._count(path, receive, send)
         elif (route := self._routes.get((scope["method"], path))) is None:
-            await _refuse(send, _NOT_FOUND)
+            await self._refuse(send, refusal.NOT_FOUND, path)
         elif (body := await _read(receive)) is not None:
             await route(body, send)
 
     def _allowed(self, scope: Scope) -> bool:
+        """Both engines take a bearer token; llama.cpp also takes x-api-key."""
         if self._key is None:
             return True
-        sent = dict(scope["headers"]).get(b"authorization", b"")
+        headers = dict(scope["headers"])
+        sent = headers.get(b"authorization", b"")
+        if not sent and self.knobs.style == "llama":
+            sent = b"Bearer " + headers.get(b"x-api-key", b"")
         return hmac.compare_digest(sent, b"Bearer " + self._key.encode())
+
+    async def _refuse(self, send: Send, said: Refusal, path: str) -> None:
+        await _answer(send, said.status, said.body(self.knobs.style, path))
+
+    async def _count(self, path: str, receive: Receive, send: Send) -> None:
+        body = await _read(receive)
+        if body is None:
+            return
+        if self.knobs.hang_counts:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        answer = count(body, path, self.knobs)
+        if isinstance(answer, Refusal):
+            await self._refuse(send, answer, path)
+        else:
+            await _answer(send, 200, answer)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -124,10 +147,10 @@ class FakeEngine:
             self.die()
         if knobs.only_marker and knobs.only_marker.encode() not in body:
             knobs = without_faults(knobs)
-        ask = _admit(wire.parse(body, chat=_COMPLETIONS[scope["path"]]), knobs)
-        if isinstance(ask, wire.Refusal):
+        ask = _admit(body, scope["path"], knobs)
+        if isinstance(ask, Refusal):
             self.stats.end(record, "rejected", self._now())
-            await _refuse(send, ask)
+            await self._refuse(send, ask, scope["path"])
             return
         bench = Bench(self.scheduler, self.stats, self._now, self._spent)
         await Reply(bench, knobs, ask, record, scope, send).run(receive)
@@ -167,21 +190,6 @@ class FakeEngine:
         text = "".join(f"# TYPE {name} {kind}\n{name}{label} {value}\n" for kind, name, value in lines)
         await _send(send, 200, (b"content-type", b"text/plain; version=0.0.4"), text.encode())
 
-    async def _tokenize(self, body: bytes, send: Send) -> None:
-        try:
-            fields = parse_patch(body)
-        except KnobError:
-            fields = {}
-        text = fields.get("content", fields.get("prompt"))
-        prompt = text.encode() if isinstance(text, str) else wire.render(fields)
-        if prompt is None:
-            await _refuse(send, wire.Refusal(400, "'prompt' is required", "invalid_request_error"))
-            return
-        words = [prompt[i : i + 4] for i in range(0, len(prompt), 4)]
-        tokens = [int.from_bytes(word, "little") for word in words]
-        answer = {"tokens": tokens, "count": len(tokens), "max_model_len": self.knobs.context_tokens}
-        await _answer(send, 200, answer)
-
     async def _stats(self, _: bytes, send: Send) -> None:
         plain = {"now_s": self._now(), "loading": self.loading, "cache_tokens_held": self.scheduler.cache.tokens}
         await _answer(send, 200, self.stats.as_json() | plain | self.extra)
@@ -191,7 +199,7 @@ class FakeEngine:
             patch = parse_patch(body)
             self.apply(merged(self.knobs, patch))
         except KnobError as error:
-            await _refuse(send, wire.Refusal(400, str(error), "invalid_request_error"))
+            await self._refuse(send, refusal.bad(str(error)), "")
             return
         await _answer(send, 200, {"ok": True})
         if "die_after_s" in patch:
@@ -222,12 +230,11 @@ def without_faults(knobs: Knobs) -> Knobs:
     return merged(knobs, _NO_FAULTS)
 
 
-def _admit(ask: wire.Ask | wire.Refusal, knobs: Knobs) -> wire.Ask | wire.Refusal:
+def _admit(body: bytes, path: str, knobs: Knobs) -> Ask | Refusal:
     if knobs.reject_status is not None:
-        return wire.Refusal(knobs.reject_status, "The fake engine was told to refuse this.", "rejected")
-    if isinstance(ask, wire.Refusal):
-        return ask
-    return wire.too_long(ask, knobs.context_tokens) or ask
+        return Refusal(knobs.reject_status, "The fake engine was told to refuse this.", "rejected")
+    ask = parse(body, path, knobs)
+    return ask if isinstance(ask, Refusal) else admit(ask, knobs)
 
 
 async def _read(receive: Receive) -> bytes | None:
@@ -238,10 +245,6 @@ async def _read(receive: Receive) -> bytes | None:
         if not message.get("more_body", False):
             return b"".join(parts)
     return None
-
-
-async def _refuse(send: Send, refusal: wire.Refusal) -> None:
-    await _answer(send, refusal.status, refusal.body())
 
 
 async def _answer(send: Send, status: int, value: object) -> None:

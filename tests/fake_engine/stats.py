@@ -7,7 +7,7 @@ one machine share.
 from __future__ import annotations
 
 import base64
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -49,6 +49,8 @@ class Stats:
     tokens_out: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    paths: Counter[str] = field(default_factory=Counter)
+    """Requests of any kind by path, refused ones too; without the control endpoints."""
     log: deque[RequestRecord] = field(default_factory=lambda: deque(maxlen=LOG_LENGTH))
     last_aborts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=100))
     echoes: deque[dict[str, Any]] = field(default_factory=deque)
@@ -106,6 +108,7 @@ class Stats:
         """Plain values under the field names."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         return plain | {
+            "paths": dict(self.paths),
             "log": [asdict(record) for record in self.log],
             "last_aborts": list(self.last_aborts),
             "echoes": list(self.echoes),
