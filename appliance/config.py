@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -134,6 +134,9 @@ class Config(BaseSettings):
     """Seat file. Default `state_dir`/seats.toml."""
     admins_file: PathSetting | None = None
     """Admin file. Default `state_dir`/admins.toml."""
+    model_aliases: tuple[Annotated[str, Field(min_length=1)], ...] = ("claude-*",)
+    """Model names, `*` for any letters, that mean the box's own model: Claude Code asks for its vendor's when it was
+    told nothing but an address. Default ["claude-*"]."""
     engine: Annotated[EngineSettings, BeforeValidator(_kind_or_embedded)] = EmbeddedSettings()
     """What serves the model: kind = "embedded", "command" or "external"."""
     admission: AdmissionSettings = AdmissionSettings()

@@ -178,6 +178,7 @@ class Daemon:
             gateway_socket=paths.gateway_socket,
             public_url=config.public_url,
             trusted_proxies=config.trusted_proxies,
+            model_aliases=config.model_aliases,
             admission=config.admission,
             limits=config.gateway,
         )

@@ -41,6 +41,7 @@ EVENTS = frozenset(
         "daemon.swept",
         "engine.phase",
         "engine.ended",
+        "engine.abilities",
         "gateway.spawned",
         "gateway.ended",
         "gateway.hung",

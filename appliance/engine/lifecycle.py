@@ -22,7 +22,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -54,7 +54,7 @@ from appliance.engine.lifecycle_events import (
     WarmUpDone,
     WarmUpFailed,
 )
-from gateway.state import Cause, Phase
+from gateway.state import Cause, EngineAbilities, Phase
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
@@ -94,6 +94,7 @@ class State:
     models: tuple[str, ...] = ()
     context_tokens: int | None = None
     warm_tok_per_s: float | None = None
+    abilities: EngineAbilities = field(default_factory=EngineAbilities, hash=False)
     cause: Cause | None = None
     causes: tuple[Cause, ...] = ()
     cause_id: str = ""
@@ -130,7 +131,7 @@ def _enter(state: State, phase: Phase, now_s: float, **changes: Any) -> State:
     if phase not in (Phase.STARTING, Phase.WARMING, Phase.READY, Phase.STOPPING):
         cleared |= {"pid": None, "start_id": ""}
     if phase is not Phase.READY:
-        cleared |= {"models": (), "context_tokens": None, "warm_tok_per_s": None}
+        cleared |= {"models": (), "context_tokens": None, "warm_tok_per_s": None, "abilities": EngineAbilities()}
     return replace(state, **(cleared | {"phase": phase, "since_s": now_s, "causes": ()} | changes))
 
 
@@ -257,6 +258,7 @@ def _warm(state: State, event: WarmUpDone, now_s: float) -> Step:
         models=event.models,
         context_tokens=event.context_tokens,
         warm_tok_per_s=event.tok_per_s,
+        abilities=event.abilities,
         ready_at_s=now_s,
         cause=None,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gateway.state import Cause
+from gateway.state import Cause, EngineAbilities
 
 # Events: what happened
 
@@ -74,11 +74,12 @@ class HealthOk:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpDone:
-    """A real completion came back; `tok_per_s` was measured with it."""
+    """A real completion came back; `tok_per_s` was measured with it, `abilities` were asked afterwards."""
 
     models: tuple[str, ...]
     context_tokens: int | None
     tok_per_s: float | None
+    abilities: EngineAbilities = field(default_factory=EngineAbilities, hash=False)
     start_id: str = ""
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import httpx
 
+from appliance.engine import probes
 from appliance.engine.adapter import Adapter, Launch
 from appliance.engine.failures import Context, diagnose
 from appliance.engine.lifecycle_events import (
@@ -49,6 +52,8 @@ HEALTH_STARTING_S = 0.2
 HEALTH_MISSES_MAX = 5
 LAST_WORDS_S = 0.1
 """How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
+PROBES_END_S = 2.0
+"""The probes of the warm-up end this long before the start limit."""
 STOPPED = Cause(id="engine.stopped", title="The engine was stopped.", remedy="moe-appliance restart")
 
 
@@ -69,6 +74,7 @@ class EngineRun:
     _process: EngineProcess | None = None
     _spawned: bool = False
     _healthy: asyncio.Event = field(default_factory=asyncio.Event)
+    _start_ends_s: float = math.inf
 
     async def follow(self) -> None:
         """From Spawn to Exited."""
@@ -166,6 +172,7 @@ class EngineRun:
         self.ask(HealthLost(diagnose(exit_, self.ring.tail(200), Context(command=launch.argv[0])), self.start_id))
 
     async def _time_out(self, after_s: float) -> None:
+        self._start_ends_s = time.monotonic() + after_s
         await asyncio.sleep(after_s)
         self.ask(StartTimeout(after_s, self.start_id))
 
@@ -199,13 +206,32 @@ class EngineRun:
         key = launch.key_file.read_text().strip() if launch.key_file is not None else None
         try:
             warm = await warm_up(
-                launch.url, key, self.adapter.served_model, lambda step, part: self.ask(Progress(step, part))
+                launch.url,
+                key,
+                self.adapter.served_model,
+                lambda step, part: self.ask(Progress(step, part)),
+                probe_limit_s=self._probe_limit_s,
             )
         except WarmUpError as error:
             self.ask(WarmUpFailed(error.cause, self.start_id))
             return
+        shown = warm.abilities
+        self.log.log(
+            WARNING if warm.notes else INFO,
+            "engine.abilities",
+            start_id=self.start_id,
+            dialects=shown.dialects,
+            counters=shown.counters,
+            continuation=shown.continuation,
+            images=shown.images,
+            notes=warm.notes,
+        )
         context_tokens = self.adapter.context_tokens or warm.context_tokens
-        self.ask(WarmUpDone(warm.models, context_tokens, warm.tok_per_s, self.start_id))
+        self.ask(WarmUpDone(warm.models, context_tokens, warm.tok_per_s, shown, self.start_id))
+
+    def _probe_limit_s(self) -> float:
+        """So that an engine that serves is not ended by the start limit while it is asked for more."""
+        return min(probes.LIMIT_S, self._start_ends_s - PROBES_END_S - time.monotonic())
 
     async def end(self) -> None:
         """End the engine's process, if it has one; `follow` then says Exited."""

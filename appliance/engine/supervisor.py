@@ -222,6 +222,7 @@ class EngineSupervisor:
                 models=state.models,
                 context_tokens=state.context_tokens,
                 warm_tok_per_s=state.warm_tok_per_s,
+                abilities=state.abilities,
                 profile=self.adapter.profile,
                 cause=state.cause,
                 retry_at_s=wall_s + state.retry_at_s if state.retry_at_s is not None else None,

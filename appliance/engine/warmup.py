@@ -1,5 +1,5 @@
 """A real completion, twice, before the engine is called ready: it answers, how fast, and whether its prefix
-cache works.
+cache works. Then what else it can do (probes.py), which fails nothing.
 
 Talks HTTP to the engine and reads the clock. Tokens are counted by the engine's `usage`, never by chunks.
 """
@@ -10,13 +10,14 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 
+from appliance.engine import probes
 from gateway.errors import MoeError
-from gateway.state import Cause
+from gateway.state import Cause, EngineAbilities
 
 LIMIT_S = 60.0
 MAX_TOKENS = 16
@@ -35,12 +36,15 @@ class WarmUp:
 
     `models`: the ids that it lists. `context_tokens`: longest prompt and answer. `tok_per_s`: output pace of
     one stream after its first token. `cached_tokens_ok`: the second, identical prompt came from the cache.
+    `notes`: what was odd about the probes of its abilities, for the log.
     """
 
     models: tuple[str, ...]
     context_tokens: int | None
     tok_per_s: float | None
     cached_tokens_ok: bool | None
+    abilities: EngineAbilities = field(default_factory=EngineAbilities)
+    notes: tuple[str, ...] = ()
 
 
 class WarmUpFailed(MoeError):
@@ -66,26 +70,41 @@ async def warm_up(
     transport: httpx.AsyncBaseTransport | None = None,
     clock: Callable[[], float] = time.monotonic,
     limit_s: float = LIMIT_S,
+    probe_limit_s: Callable[[], float] = lambda: probes.LIMIT_S,
 ) -> WarmUp:
-    """Lists the models and runs one completion twice, within `limit_s` seconds. Raises WarmUpFailed.
+    """Lists the models and runs one completion twice, within `limit_s` seconds; then probes. Raises WarmUpFailed.
 
-    `url` is the engine's, without /v1; `served_model` None = the first model listed.
+    `url` is the engine's, without /v1; `served_model` None = the first model listed. `probe_limit_s` is asked
+    once the completions are done.
     """
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    # trust_env: a proxy of the environment is for the world, not for the engine. No connection is used twice:
+    # llama.cpp closes it after a stream although it says that it will not, and the next request may hit that.
+    once = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(
+        base_url=url, headers=headers, transport=transport, timeout=limit_s, trust_env=False, limits=once
+    ) as client:
+        warm, model = await _warmed(client, served_model, progress, clock, limit_s)
+        shown = await probes.probe(client, model, progress, limit_s=probe_limit_s())
+    return replace(warm, abilities=shown.abilities, notes=shown.notes)
+
+
+async def _warmed(
+    client: httpx.AsyncClient,
+    served_model: str | None,
+    progress: Callable[[str, float | None], None],
+    clock: Callable[[], float],
+    limit_s: float,
+) -> tuple[WarmUp, str]:
+    """The two completions, and the model that gave them."""
     try:
-        async with (
-            asyncio.timeout(limit_s),
-            # trust_env: a proxy of the environment is for the world, not for the engine
-            httpx.AsyncClient(
-                base_url=url, headers=headers, transport=transport, timeout=limit_s, trust_env=False
-            ) as client,
-        ):
+        async with asyncio.timeout(limit_s):
             progress("listing the models", 0.0)
             listed = await _models(client)
             model = _chosen(listed, served_model)
-            progress("answering a first time", 0.2)
+            progress("answering a first time", 0.1)
             first = await _completion(client, model, clock)
-            progress("answering a second time", 0.7)
+            progress("answering a second time", 0.4)
             second = await _completion(client, model, clock)
     except (TimeoutError, httpx.TimeoutException) as error:
         raise _failed(
@@ -99,12 +118,13 @@ async def warm_up(
             "warmup.connection", f"the connection to the engine broke: {reason}", f"it may have ended; {_SEE_LOG}"
         ) from error
     cached = second.cached_tokens
-    return WarmUp(
+    warm = WarmUp(
         models=tuple(listed),
         context_tokens=_context_tokens(listed[model]),
         tok_per_s=second.tok_per_s or first.tok_per_s,
         cached_tokens_ok=None if cached is None else cached > 0,
     )
+    return warm, model
 
 
 def _failed(cause_id: str, title: str, remedy: str) -> WarmUpFailed:

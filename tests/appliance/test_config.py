@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from appliance.config import ENGINES, PREFIX, Config, Paths, find_config, listen_address, load, public_url
-from appliance.engine.settings import CommandSettings, ExternalSettings
+from appliance.engine.settings import ExternalSettings
 from appliance.errors import ConfigError
 from gateway.settings import AdmissionSettings, LimitSettings
 
 TOP: dict[str, Any] = {
     "listen": "127.0.0.1:9000",
     "public_url": "https://box.example",
+    "model_aliases": ["gpt-*"],
     "trusted_proxies": ["10.0.0.1"],
     "state_dir": "/s",
     "runtime_dir": "/r",
@@ -50,6 +51,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "client_stall_s": 2.5,
         "early_response_s": 0.5,
         "heartbeat_s": 2.5,
+        "first_token_s": 99.5,
         "engine_silence_s": 9.5,
         "drain_s": 0.5,
     },
@@ -395,6 +397,4 @@ def test_no_value_is_repeated_that_may_be_a_secret(tmp_path: Path, values: dict[
 
 
 def test_a_command_keeps_its_arguments() -> None:
-    config, _ = load(None, variables("engine", ENGINE["command"]))
-    assert isinstance(config.engine, CommandSettings)
-    assert config.engine.command == ("x", "{port}")
+    assert load(None, variables("engine", ENGINE["command"]))[0].engine.model_dump()["command"] == ("x", "{port}")

@@ -29,6 +29,7 @@ from appliance.engine.embedded import CHILD, MEMORY_BYTES, EmbeddedEngine, autom
 from appliance.engine.settings import EmbeddedSettings
 from appliance.engine.warmup import warm_up
 from appliance.errors import ModelError
+from gateway.state import EngineAbilities
 from tests.model import demo_wheel
 
 FACTS = Facts(
@@ -237,6 +238,18 @@ def test_the_real_engine_serves_four_streams_warms_up_and_stops(tmp_path: Path) 
         assert result.models == ("moe-appliance-demo",)
         assert result.context_tokens == 8192
         assert result.cached_tokens_ok is True
+        chat, messages = "/v1/chat/completions", "/v1/messages"
+        assert result.abilities == EngineAbilities(
+            dialects=(chat, "/v1/completions", "/v1/responses", messages),
+            counters={
+                chat: f"{chat}/input_tokens",
+                "/v1/responses": "/v1/responses/input_tokens",
+                messages: f"{messages}/count_tokens",
+            },
+            continuation=(chat, messages, f"{chat}#continue_final_message"),
+            images=False,
+        )
+        assert result.notes == ()
 
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(10) == 0

@@ -48,11 +48,12 @@ from appliance.engine.lifecycle_events import (
     WarmUpDone,
     WarmUpFailed,
 )
-from gateway.state import Cause, Phase
+from gateway.state import Cause, EngineAbilities, Phase
 
 A = Cause(id="engine.a", title="A.", remedy="a")
 B = Cause(id="engine.b", title="B.", remedy="b")
-DONE = WarmUpDone(("m",), 8192, 50.0)
+SHOWN = EngineAbilities(dialects=("/v1/chat/completions",), counters={"/v1/chat/completions": "/tokenize"}, images=True)
+DONE = WarmUpDone(("m",), 8192, 50.0, SHOWN)
 UP: tuple[Event, ...] = (StartAsked(), Prepared(), Spawned(7, "s1"), HealthOk(), DONE)
 
 
@@ -137,6 +138,13 @@ def test_a_start_goes_through_all_phases_and_shows_what_was_measured() -> None:
     state, _ = play(*UP, now_s=5.0)
     assert (state.phase, state.pid, state.start_id, state.ready_at_s) == (R, 7, "s1", 5.0)
     assert (state.models, state.context_tokens, state.warm_tok_per_s) == (("m",), 8192, 50.0)
+    assert state.abilities == SHOWN
+
+
+def test_what_an_engine_showed_is_forgotten_with_its_run() -> None:
+    assert [phase for phase, state in AT.items() if state.abilities != EngineAbilities()] == [Phase.READY]
+    again, _ = play(TimerDue(), Prepared(), Spawned(8, "s2"), HealthOk(), state=AT[Phase.BACKOFF], now_s=99.0)
+    assert (again.phase, again.abilities) == (Phase.WARMING, EngineAbilities())
 
 
 def test_health_before_the_spawn_is_somebody_elses() -> None:

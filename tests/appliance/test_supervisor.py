@@ -1,10 +1,13 @@
-"""The supervisor with the box's facts made up: what the checks find keeps the engine from starting."""
+"""The supervisor with the box's facts made up: what the checks find keeps the engine from starting, and what it
+shows at its warm-up is told."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import io
+import math
+import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,17 @@ import pytest
 from appliance.board import Board
 from appliance.box.facts import Facts
 from appliance.engine.embedded import EmbeddedEngine
-from appliance.engine.settings import EmbeddedSettings
+from appliance.engine.external import ExternalEngine
+from appliance.engine.logring import LogRing
+from appliance.engine.probe_forms import CHAT, FLAGGED, MESSAGES
+from appliance.engine.probes import LIMIT_S
+from appliance.engine.run import PROBES_END_S, EngineRun
+from appliance.engine.settings import EmbeddedSettings, ExternalSettings
 from appliance.engine.supervisor import EngineSupervisor
 from gateway import logs
-from gateway.state import BoxState, Phase
+from gateway.state import BoxState, EngineAbilities, EngineState, Phase
+from tests.fake_engine.knobs import Knobs
+from tests.fake_engine.serving import serving
 
 GOOD = Facts(
     machine="x86_64",
@@ -71,3 +81,59 @@ async def test_a_failed_check_refuses_the_engine_and_names_the_remedy(
     finally:
         running.cancel()
         await asyncio.wait((running,))
+
+
+async def in_phase(board: Board, phase: Phase) -> EngineState:
+    """The board's engine once it is in `phase`."""
+    async with asyncio.timeout(20):
+        while (box := board.state).engine.phase is not phase:
+            await board.newer_than(box.revision, 5)
+    return box.engine
+
+
+@pytest.mark.anyio
+async def test_what_an_engine_showed_is_on_the_board_while_it_is_ready(tmp_path: Path) -> None:
+    board, log = Board(BoxState()), io.StringIO()
+    async with serving(Knobs(time_scale=0.01, dialects=(CHAT, MESSAGES))) as engine:
+        supervisor = EngineSupervisor(
+            adapter=ExternalEngine(ExternalSettings(kind="external", url=engine.url)),
+            board=board,
+            state_dir=tmp_path,
+            runtime_dir=tmp_path,
+            facts=lambda: GOOD,
+            box_findings=lambda facts: (),
+            log=logs.configure("daemon", log),
+        )
+        running = asyncio.create_task(supervisor.run())
+        try:
+            ready = await in_phase(board, Phase.READY)
+            assert ready.abilities.dialects == (CHAT, MESSAGES)
+            assert ready.abilities.continuation == (CHAT, MESSAGES, FLAGGED)
+            assert EngineState.model_validate_json(ready.model_dump_json()).abilities == ready.abilities
+            supervisor.restart()
+            assert (await in_phase(board, Phase.STOPPING)).abilities == EngineAbilities()
+            assert (await in_phase(board, Phase.READY)).abilities == ready.abilities
+            async with asyncio.timeout(5):
+                await supervisor.stop()
+            assert board.state.engine.abilities == EngineAbilities()
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+    told = [line for line in log.getvalue().splitlines() if '"engine.abilities"' in line]
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("left_s", "limit_s"), [(math.inf, LIMIT_S), (1000.0, LIMIT_S), (30.0, 30.0 - PROBES_END_S), (1.0, -1.0)]
+)
+def test_the_probes_end_before_the_start_limit_would_end_the_engine(left_s: float, limit_s: float) -> None:
+    run = EngineRun(
+        ExternalEngine(ExternalSettings(kind="external", url="http://h")),
+        Path("/nowhere"),
+        Path("/nowhere"),
+        LogRing(),
+        lambda event: None,
+        logs.configure("daemon", io.StringIO()),
+    )
+    run._start_ends_s = time.monotonic() + left_s
+    assert run._probe_limit_s() == pytest.approx(limit_s, abs=0.5)

@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from appliance.engine.probe_forms import CHAT, DIALECTS
 from appliance.engine.warmup import WarmUp, WarmUpFailed, warm_up
+from gateway.state import EngineAbilities
 
 pytestmark = pytest.mark.anyio
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -44,6 +46,8 @@ class Engine:
             return self.reply(request)
         if request.url.path == "/v1/models":
             return httpx.Response(200, json=MODELS)
+        if not json.loads(request.content).get("stream"):  # a probe
+            return httpx.Response(404)
         return httpx.Response(
             200,
             content=sse(
@@ -56,15 +60,23 @@ class Engine:
         )
 
 
-async def warmed(engine: Handler, *, key: str | None = "k", model: str | None = None) -> WarmUp:
+async def warmed(
+    engine: Handler,
+    *,
+    key: str | None = "k",
+    model: str | None = None,
+    probe_limit_s: float = 60.0,
+    steps: list[tuple[str, float | None]] | None = None,
+) -> WarmUp:
     ticks: Iterator[int] = count()
     return await warm_up(
         "http://engine",
         key,
         model,
-        lambda step, fraction: None,
+        lambda step, fraction: None if steps is None else steps.append((step, fraction)),
         transport=httpx.MockTransport(engine),
         clock=lambda: next(ticks) * 0.5,
+        probe_limit_s=lambda: probe_limit_s,
     )
 
 
@@ -72,8 +84,14 @@ async def test_two_identical_completions_measure_pace_and_cache() -> None:
     engine = Engine()
     result = await warmed(engine)
     # 15 tokens after the first chunk with output, in two ticks of half a second
-    assert result == WarmUp(models=("m1", "m2"), context_tokens=4096, tok_per_s=15.0, cached_tokens_ok=True)
-    first, second = (json.loads(request.content) for request in engine.requests[1:])
+    assert result == WarmUp(
+        models=("m1", "m2"),
+        context_tokens=4096,
+        tok_per_s=15.0,
+        cached_tokens_ok=True,
+        abilities=EngineAbilities(dialects=(CHAT,), images=False),
+    )
+    first, second = (json.loads(request.content) for request in engine.requests[1:3])
     assert first == second
     assert first["model"] == "m1"
     assert first["max_tokens"] == 16
@@ -86,6 +104,47 @@ async def test_the_served_model_is_asked_for_and_its_context_is_told() -> None:
     assert result.context_tokens == 8192
     assert json.loads(engine.requests[1].content)["model"] == "m2"
     assert "authorization" not in engine.requests[0].headers
+
+
+async def test_the_probes_come_after_the_two_completions_and_progress_only_grows() -> None:
+    engine = Engine()
+    steps: list[tuple[str, float | None]] = []
+    await warmed(engine, model="m2", steps=steps)
+    streamed = [json.loads(request.content).get("stream", False) for request in engine.requests[1:]]
+    assert streamed[:2] == [True, True]
+    assert not any(streamed[2:])
+    assert {json.loads(request.content)["model"] for request in engine.requests[1:]} == {"m2"}
+    assert [step for step, _ in steps] == [
+        "listing the models",
+        "answering a first time",
+        "answering a second time",
+        "asking for the dialects",
+        "asking for its token counts",
+        "asking whether it continues an answer",
+        "asking whether it reads images",
+    ]
+    parts = [part for _, part in steps if part is not None]
+    assert parts == sorted(set(parts))
+
+
+async def test_an_engine_without_time_for_probes_is_warm_all_the_same() -> None:
+    result = await warmed(Engine(), probe_limit_s=-1.0)
+    assert result.tok_per_s == 15.0
+    assert result.abilities == EngineAbilities(dialects=DIALECTS)
+    assert result.notes == ("not all probes ended within 0 s",)
+
+
+async def test_an_engine_that_falls_over_under_the_probes_is_warm_all_the_same() -> None:
+    engine = Engine()
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST" and not json.loads(request.content).get("stream"):
+            raise httpx.ReadError("gone")
+        return engine(request)
+
+    result = await warmed(reply)
+    assert result.abilities == EngineAbilities(dialects=DIALECTS)
+    assert f"{CHAT}: gone" in result.notes
 
 
 @pytest.mark.parametrize(("cached", "expected"), [((0, 0), False), ((None, None), None)])
