@@ -8,7 +8,8 @@ Rules, in the order in which they are applied; the code carries the same numbers
  2. A seat never holds more than its own `max_streams`, whoever waits.
  3. Between seats: fewest tickets held first, then the seat served longest ago, then arrival. So a seat that
     holds two gets a third only while no seat with fewer waits, and gives it up to nobody once it has it.
- 4. Inside a seat: arrival.
+ 4. Inside a seat: arrival. Before 3 and 4: turns before helpers (runs.py), until a helper has waited
+    HELPER_PATIENCE_S; from then on it counts as a turn.
  5. Work-conserving: a ticket is handed over in the same call that frees it; none idles while a waiter
     may run under rule 2.
  6. Refused at arrival: engine or gateway not serving; a bound of the queue hit; a predicted wait
@@ -58,6 +59,8 @@ HOLD_PRIOR_S = 10.5
 section 2, a turn of the study's profile."""
 QUEUE_KEPT_SHARE = 4
 """One place of so many in the queue is kept for seats that have nothing waiting yet."""
+HELPER_PATIENCE_S = 30.0
+"""Nobody waits for a title, but the agent that asked for it would think itself forgotten."""
 HOLD_WEIGHT = 0.1
 """Weight of the newest reply in the running mean of hold times."""
 
@@ -69,6 +72,7 @@ class _Waiting:
     body_bytes: int
     arrived_s: float
     position: int
+    turn_from_s: float
 
 
 @dataclass(slots=True)
@@ -94,9 +98,11 @@ class Admission:
     _served_count: int = 0
     _mean_hold_s: float = HOLD_PRIOR_S
     _holds: int = 0
+    _now_s: float = 0.0
 
     def handle(self, event: Event, now_s: float) -> Decision:
         """Apply one event. The effects are in the order in which they must be carried out."""
+        self._now_s = now_s
         effects: list[Effect] = []
         match event:
             case Arrive():
@@ -193,7 +199,8 @@ class Admission:
         if self.closed is not None:
             effects.append(self._rejected(event.id, self.closed.reason, self.closed.retry_after_s, 0))
             return
-        waiting = _Waiting(event.id, event.seat, event.body_bytes, now_s, 0)
+        turn_from_s = now_s + (HELPER_PATIENCE_S if event.helper else 0.0)
+        waiting = _Waiting(event.id, event.seat, event.body_bytes, now_s, 0, turn_from_s)
         self._waiting[event.id] = waiting
         if self._may_run_now(event.seat):
             return
@@ -295,16 +302,20 @@ class Admission:
             effects.append(Granted(best.id, best.position))
 
     def _lines(self) -> dict[str, deque[_Waiting]]:
-        """The waiting requests of each seat, in order of arrival (4)."""
+        """The waiting requests of each seat, turns first, in order of arrival (4)."""
         lines: dict[str, deque[_Waiting]] = {}
-        for waiting in self._waiting.values():
+        for waiting in sorted(self._waiting.values(), key=self._behind):  # stable
             lines.setdefault(waiting.seat, deque()).append(waiting)
         return lines
 
+    def _behind(self, waiting: _Waiting) -> bool:
+        """True while it stands behind every turn."""
+        return self._now_s < waiting.turn_from_s
+
     def _best(self, lines: dict[str, deque[_Waiting]], held: Counter[str], served: dict[str, int]) -> _Waiting:
-        def rank(w: _Waiting) -> tuple[bool, int, int, float, int]:
+        def rank(w: _Waiting) -> tuple[bool, bool, int, int, float, int]:
             at_own_max = not self._below_own_max(w.seat, held)  # 2
-            return at_own_max, held[w.seat], served.get(w.seat, 0), w.arrived_s, w.id  # 3
+            return at_own_max, self._behind(w), held[w.seat], served.get(w.seat, 0), w.arrived_s, w.id  # 4, 3
 
         return min((line[0] for line in lines.values()), key=rank)
 

@@ -50,12 +50,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """A request wants a ticket. `id` must be new. `seat_max_streams` None = no bound of its own."""
+    """A request wants a ticket. `id` must be new. `seat_max_streams` None = no bound of its own. `helper`: a call
+    that an agent makes beside its turns, see runs.py."""
 
     id: TicketId
     seat: str
     seat_max_streams: int | None
     body_bytes: int
+    helper: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,26 +11,16 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from itertools import islice
 from typing import Any
-
-import orjson
 
 from gateway.problem import Problem, bad_request, bodies_full, body_too_large, body_too_slow
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 SEAT_SHARE = 4
-INTRICATE_FROM_BYTES = 1024 * 1024
-BRACKETS_MAX = 1_000_000
-COMMAS_MAX = 4_000_000
-MEMBERS_MAX = 300_000
-_MEMBER = re.compile(rb'"\s*+:')
 
 
 class ClientGoneError(Exception):
@@ -97,19 +87,6 @@ class Reservation:
             self.held_bytes = 0
 
 
-def too_intricate(raw: bytes) -> bool:
-    """True for a body of so many values that parsing it would stop every stream: 64 MiB of `[],` take 8 s
-    (measured), a long prompt of code a few per cent of that."""
-    if len(raw) < INTRICATE_FROM_BYTES:
-        return False
-    if raw.count(b"[") + raw.count(b"{") > BRACKETS_MAX or raw.count(b",") > COMMAS_MAX:
-        return True
-    if raw.count(b":") <= MEMBERS_MAX:
-        return False
-    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # each quote that is left begins or ends a string
-    return sum(1 for _ in islice(_MEMBER.finditer(plain), MEMBERS_MAX + 1)) > MEMBERS_MAX
-
-
 class LargeBodies:
     """Large bodies are parsed one at a time, and between two the loop has as long for everything else as the last
     one took: several at once would stop every stream for the sum of their times."""
@@ -129,21 +106,6 @@ class LargeBodies:
                 yield
             finally:
                 self._free_at_s = 2 * now_s() - began_s
-
-
-def parse(raw: bytes) -> Any:
-    """The JSON value of a body. Raises ValueError. Lone surrogates, which agents send when they cut a string in
-    the middle of a character, are taken, as engines in Python take them; orjson alone would refuse them. Both take
-    UTF-8 only: `json` guesses at UTF-16 when it is given bytes, the splices do not."""
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        if "surrogate" not in str(error):
-            raise
-        try:
-            return json.loads(raw.decode())
-        except RecursionError:
-            raise error from None
 
 
 async def read_body(

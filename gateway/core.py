@@ -8,20 +8,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import orjson
 
 from gateway import lastgood
 from gateway.admission import Admission
 from gateway.admission_types import RETRY_MIN_S, Limits, Reason
 from gateway.bodies import BodyBudget, LargeBodies
+from gateway.counting import Counting
+from gateway.dialects import Prepared
+from gateway.estimate import TokenEstimate
 from gateway.keyfile import Broken, Changed, HeldFile, Unchanged
 from gateway.limiter import Limiter
 from gateway.logs import Log
-from gateway.problem import ended
+from gateway.problem import Problem, ended, unknown_model
+from gateway.runs import Runs
 from gateway.seats import AdminBook, SeatBook, diff
 from gateway.settings import AdmissionSettings, GatewaySettings
+from gateway.splice import replace_value
 from gateway.state import BoxState, EngineState, Phase
 from gateway.upstream import EngineAddress
 
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
 
 
 SUSPECT_S = 1.0
+MODEL_MAX = 256
+"""No vendor's name is longer; splices replace short values only."""
 
 
 def limits_of(settings: AdmissionSettings, streams: int) -> Limits:
@@ -72,6 +82,9 @@ class Core:
     limiter: Limiter
     bodies: BodyBudget
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
+    counting: Counting = field(default_factory=Counting)
+    estimate: TokenEstimate = field(default_factory=TokenEstimate)
+    runs: Runs = field(default_factory=Runs)
     box: BoxState = field(default_factory=BoxState)
     engine: Engine | None = None
     live: set[Exchange] = field(default_factory=set)
@@ -124,6 +137,17 @@ class Core:
         self._suspect = None
         if self.engine is not None and not self.draining:
             self.limiter.open()
+
+    def named(self, prepared: Prepared) -> Prepared | Problem:
+        """The request under the engine's own name of its model. Agents that were told nothing but an address ask for
+        their vendor's (`model_aliases`)."""
+        models, asked = self.engine_state.models, prepared.model
+        if asked is None or not models or asked in models:
+            return prepared
+        if len(asked) > MODEL_MAX or not any(fnmatchcase(asked, alias) for alias in self.settings.model_aliases):
+            return unknown_model(asked, models)
+        body = replace_value(prepared.body, "model", orjson.dumps(models[0]))
+        return replace(prepared, body=body, model=models[0])
 
     @property
     def engine_state(self) -> EngineState:

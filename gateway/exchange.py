@@ -3,7 +3,7 @@
 Touches the ASGI channels, the limiter and the engine's connection.
 
 Order: seat from the headers; body bytes reserved; body read once; its turn to be parsed; dialect's checks;
-engine and model; a place in line; the engine; bytes forwarded as they came; log line.
+engine and model; whether it fits; a place in line; the engine; bytes forwarded as they came; log line.
 
 Rules:
 - The watcher on `receive()` starts when the body is read, so that a client that goes away frees its bytes, its
@@ -12,29 +12,38 @@ Rules:
 - A stream that is not whole never ends cleanly: an error event, then the connection is closed without the
   terminating chunk.
 - After the 200 only an error event can say no; so a stream gets its 200 no earlier than `early_response_s`.
+- A stream is never silent for longer than `heartbeat_s`: a timer tells while nothing has come, the sweep afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from gateway import problem as problems
 from gateway.admission_types import Granted, Reason, Rejected
-from gateway.bodies import ClientGoneError, Receive, Reservation, read_body
+from gateway.bodies import ClientGoneError, Receive, Reservation
+from gateway.client import Client
 from gateway.core import Core, Engine
 from gateway.dialects import Dialect, Prepared
-from gateway.intake import prepare
+from gateway.engine_errors import is_lower_bound, read_error, read_failure, recounted
+from gateway.fit import counted, fitted
+from gateway.intake import prepare, read, seat_of
 from gateway.limiter import Place
-from gateway.meter import ChatTap, Meter, Tap
+from gateway.meter import Meter
 from gateway.outcome import Outcome, request_id_of
 from gateway.problem import Problem
-from gateway.responses import Headers, Scope, Send, place_headers, problem_headers, respond, stream_headers
-from gateway.seats import Denied, Seat
+from gateway.responses import Headers, Scope, Send, place_headers, problem_headers
+from gateway.runs import Call
+from gateway.seats import Seat
+from gateway.sse import at_boundary
+from gateway.taps import ResponsesTap, Tap
 from gateway.upstream import EngineError, EngineReply, is_event_stream
 from gateway.upstream import send as send_to_engine
+
+T = TypeVar("T")
 
 
 class _RefusedError(Exception):
@@ -55,16 +64,15 @@ class Exchange:
     receive: Receive
     asgi_send: Send
     outcome: Outcome = field(init=False)
+    client: Client = field(init=False)
     step: str = "reading"
     arrived_s: float = 0.0
     read_s: float = 0.0
     place: Place | None = None
     reply: EngineReply | None = None
     prepared: Prepared | None = None
-    started: bool = False
-    send_since_s: float | None = None
+    call: Call | None = None
     _raw: bytes = b""
-    _unsent_bytes: int = 0
     _end_with: Problem | None = None
     _loop: asyncio.AbstractEventLoop = field(init=False)
 
@@ -72,6 +80,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self.arrived_s = self._loop.time()
         self.outcome = Outcome(request_id_of(self.scope), self.dialect.path)
+        self.client = Client(self.scope, self.asgi_send, self._loop)
 
     # From outside
 
@@ -82,29 +91,26 @@ class Exchange:
             self.reply.fail(problem)
 
     def sweep(self, now_s: float) -> None:
-        """Cut a client that takes nothing, and give up an engine that says nothing."""
-        limits = self.core.settings.limits
-        if limits.client_stall_s and self._stalled_s(now_s) > limits.client_stall_s:
+        """Cut a client that takes nothing, give up an engine that says nothing, and break a silence."""
+        limits, reply, client = self.core.settings.limits, self.reply, self.client
+        if limits.client_stall_s and client.stalled_s(now_s) > limits.client_stall_s:
             self._word("client_gone")
             self.outcome.code = self.outcome.code or "client_stall"
-            abort: Callable[[], None] | None = self.scope.get("moe.abort")
-            if abort is not None:
-                abort()
-        reply = self.reply
-        if reply is None or reply.ended or not limits.engine_silence_s:
+            client.abort()
+        self._sweep_first_token(now_s, limits.first_token_s)
+        if reply is None or reply.ended or client.sending:
             return
-        if self.send_since_s is None and now_s - reply.last_byte_s > limits.engine_silence_s:
-            reply.fail(problems.engine_lost(f"no byte for {limits.engine_silence_s:g} s"))
+        if limits.engine_silence_s and now_s - reply.last_event_s > limits.engine_silence_s:
+            reply.fail(problems.engine_lost(f"nothing for {limits.engine_silence_s:g} s"))
+        elif client.started and now_s - client.sent_s >= limits.heartbeat_s:
+            reply.nudge()
 
-    def _stalled_s(self, now_s: float) -> float:
-        """For how long the client has taken nothing. One write may be megabytes: it reads while they get fewer."""
-        if self.send_since_s is None:
-            return 0.0
-        unsent: Callable[[], int] | None = self.scope.get("moe.unsent")
-        before, self._unsent_bytes = self._unsent_bytes, unsent() if unsent is not None else 0
-        if self._unsent_bytes < before:
-            self.send_since_s = now_s
-        return now_s - self.send_since_s
+    def _sweep_first_token(self, now_s: float, limit_s: float) -> None:
+        if not limit_s or self._end_with is not None or self.prepared is None or not self.prepared.stream:
+            return
+        meter = self.meter
+        if (meter is None or meter.first_token_s is None) and now_s - self.read_s > limit_s:
+            self.end(problems.first_token_late(limit_s))
 
     @property
     def meter(self) -> Meter | None:
@@ -117,10 +123,12 @@ class Exchange:
         """Serve the request. Raises only what nobody expected; routes.py logs that."""
         self.core.enter(self)
         try:
-            seat = self._seat()
+            seat = _or_refuse(seat_of(self.core, self.scope))
             self.outcome.seat = seat.name
             with self.core.bodies.reserve(seat.name) as reservation:
-                await self._read(reservation)
+                self._raw = _or_refuse(await read(self.core, self.scope, self.receive, reservation))
+                self.read_s = self._loop.time()
+                self.outcome.body_bytes = len(self._raw)
                 await self._watched(seat, reservation)
         except _RefusedError as refusal:
             await self._tell(refusal.problem)
@@ -136,7 +144,7 @@ class Exchange:
             async with asyncio.TaskGroup() as group:
                 watcher = group.create_task(self._watch())
                 try:
-                    engine = await self._checked()
+                    engine = await self._checked(seat)
                     await self._in_line(seat, engine, reservation)
                 except EngineError as error:
                     await self._engine_failed(error.problem)
@@ -147,10 +155,10 @@ class Exchange:
             self._word("client_gone")
 
     async def _engine_failed(self, problem: Problem) -> None:
-        if self.meter is not None and self.meter.failed and self.started:  # it has said so itself
-            self._word("engine_error")
-            return
-        self._word("ended" if self._end_with else "engine_lost")
+        failed = self.meter is not None and self.meter.failed and self._end_with is None
+        if self.meter is not None and failed:  # it has said so itself
+            problem = read_failure(self.meter.error, self.dialect.path)
+        self._word("engine_error" if failed else "ended" if self._end_with else "engine_lost")
         await self._tell(problem)
 
     async def _watch(self) -> None:
@@ -161,50 +169,23 @@ class Exchange:
 
     # Before the line
 
-    def _seat(self) -> Seat:
-        found = self.core.seats.value.authenticate(self.scope["headers"], time.time())
-        if isinstance(found, Denied):
-            raise _RefusedError(problems.denied(found.status, found.reason, found.message))
-        return found
-
-    async def _read(self, reservation: Reservation) -> None:
-        """Read the body."""
-        limits = self.core.settings.limits
-        headers = dict(self.scope["headers"])
-        declared = headers.get(b"content-length")
-        raw = await read_body(
-            self.receive,
-            int(declared) if declared is not None else None,
-            headers.get(b"content-encoding"),
-            reservation,
-            limits.body_max_bytes,
-            limits.body_timeout_s,
-        )
-        self.read_s = self._loop.time()
-        if isinstance(raw, Problem):
-            raise _RefusedError(raw)
-        self.outcome.body_bytes = len(raw)
-        self._raw = raw
-
-    async def _checked(self) -> Engine:
+    async def _checked(self, seat: Seat) -> Engine:
         """Check the body; sets `prepared`. Returns the engine that will serve it."""
         raw, self._raw = self._raw, b""  # up to 64 MiB: no frame holds it while the reply runs
-        prepared = await prepare(raw, self.dialect, self.core.large_bodies)
-        if isinstance(prepared, Problem):
-            raise _RefusedError(prepared)
+        prepared = _or_refuse(await prepare(raw, self.dialect, self.core.large_bodies))
         self.outcome.stream = prepared.stream
-        self.prepared = prepared
-        return self._engine(prepared)
+        self.call = self.core.runs.begin(seat.name, self.scope["headers"], prepared.traits, len(raw), self._loop.time())
+        engine = self._engine()
+        named = _or_refuse(self.core.named(prepared))
+        self.prepared = _or_refuse(await fitted(self.core, engine, self.dialect, named))
+        return engine
 
-    def _engine(self, prepared: Prepared) -> Engine:
+    def _engine(self) -> Engine:
         core = self.core
         if core.draining:
             raise _RefusedError(problems.ended(Reason.DRAINING, 0))
         if core.engine is None:
             raise _RefusedError(problems.engine_not_ready(core.engine_state, time.time()))
-        models = core.engine_state.models
-        if prepared.model is not None and models and prepared.model not in models:
-            raise _RefusedError(problems.unknown_model(prepared.model, models))
         return core.engine
 
     # In line
@@ -212,19 +193,22 @@ class Exchange:
     async def _in_line(self, seat: Seat, engine: Engine, reservation: Reservation) -> None:
         assert self.prepared is not None
         size = len(self.prepared.body)
-        with self.core.limiter.enter(seat.name, seat.max_streams, size, self._ended_by_policy) as place:
+        helper = self.call is not None and self.call.helper
+        with self.core.limiter.enter(seat.name, seat.max_streams, size, self._ended_by_policy, helper) as place:
             self.place = place
             await self._ticket(place)
             self.outcome.queue_s = self._loop.time() - self.read_s
             self.step = "prefill"
             reply = await self._send_to(engine, place)
-            reservation.release()
             self.reply = reply
             try:
                 if self._end_with is not None:
                     reply.fail(self._end_with)
                 await self._headers(reply)
-                await self._relay(reply)
+                if reply.status == 200:  # nothing will be asked about the prompt again
+                    self.prepared = replace(self.prepared, body=b"")
+                    reservation.release()
+                await self._relay(reply, engine)
             finally:
                 reply.abort()
 
@@ -255,17 +239,18 @@ class Exchange:
             headers["authorization"] = f"Bearer {engine.key}"
 
         def make_tap(status: int, content_type: str) -> Tap:
-            return self.dialect.tap(prepared, status, is_event_stream(content_type))
+            tap = self.dialect.tap(prepared, status, is_event_stream(content_type))
+            if isinstance(tap, ResponsesTap):
+                tap.opened = self.client.started
+            return tap
 
         try:
-            reply = await send_to_engine(
+            return await send_to_engine(
                 engine.address, self.dialect.path, headers, prepared.body, make_tap, on_end=place.leave
             )
         except EngineError:
             self.core.engine_suspect(engine)
             raise
-        self.prepared = replace(prepared, body=b"")
-        return reply
 
     # The reply
 
@@ -273,50 +258,57 @@ class Exchange:
         while not await reply.wait_headers(self._patience_s()):
             await self._keep_open(0, 0)
 
-    async def _relay(self, reply: EngineReply) -> None:
+    async def _relay(self, reply: EngineReply, engine: Engine) -> None:
         assert self.prepared is not None
-        is_stream = isinstance(reply.tap, ChatTap)
-        if reply.status != 200 and not 400 <= reply.status < 600:
-            raise EngineError(problems.engine_lost(f"it answered with status {reply.status}"))
-        if reply.status == 200 and is_stream != self.prepared.stream:
+        assert reply.tap is not None
+        if reply.status != 200:
+            await self._relay_refusal(reply, engine)
+            return
+        if reply.tap.streamed != self.prepared.stream:
             raise EngineError(problems.engine_lost("it did not answer in the form that was asked for"))
-        await (self._relay_stream(reply) if is_stream else self._relay_whole(reply))
+        await (self._relay_stream(reply) if reply.tap.streamed else self._relay_whole(reply))
 
     async def _relay_stream(self, reply: EngineReply) -> None:
-        """Forward events as they come. Until the first one, heartbeats fill the silence of a long prefill."""
+        """Forward events as they come; heartbeats fill the silence between two."""
         while (data := await reply.read(self._patience_s())) == b"":
             await self._keep_open(0, 0)
         await self._start_stream()
         self.step = "decode"
-        loop_time, send = self._loop.time, self.asgi_send
+        put = self.client.put
+        last = data
         while data is not None:
-            self.send_since_s = loop_time()
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-            self.send_since_s = None
+            if data:
+                await put(data)
+                last = data
+            elif last is None or at_boundary(last):
+                await put(self.dialect.heartbeat(0, 0))
             data = await reply.read()
         self._word("ok")
         self.outcome.status = 200
-        await self._put(b"", more=False)
+        await put(b"", more=False)
 
     async def _relay_whole(self, reply: EngineReply) -> None:
         """A reply that is not a stream is sent on once it is whole, so that a lost one can still be a 502."""
-        parts: list[bytes] = []
-        while (data := await reply.read()) is not None:
-            parts.append(data)
-        body = b"".join(parts)
-        status = reply.status
-        if status in (401, 403):
-            raise _RefusedError(problems.engine_refused_key())
-        if status in (429, 503, 529):
-            raise _RefusedError(problems.engine_busy(status))
-        if self.started:
-            raise _RefusedError(problems.engine_said(status, body))
-        self._word("ok" if status == 200 else "engine_error")
-        self.outcome.status = status
-        self.send_since_s = self._loop.time()
+        body = await _all(reply)
+        if self.meter is not None and self.meter.failed:
+            self._word("engine_error")
+            raise _RefusedError(read_error(500, body, self.dialect.path))
+        self._word("ok")
+        self.outcome.status = 200
         content_type = reply.headers.get("content-type", "application/json").encode("latin-1")
-        await respond(self.asgi_send, status, body, self._common_headers(), content_type)
-        self.send_since_s = None
+        await self.client.answer(200, body, self._common_headers(), content_type)
+
+    async def _relay_refusal(self, reply: EngineReply, engine: Engine) -> None:
+        """The engine refused: in the dialect's own shape, and with the prompt's true length if that is the matter."""
+        assert self.prepared is not None
+        if not 400 <= reply.status < 600:
+            raise EngineError(problems.engine_lost(f"it answered with status {reply.status}"))
+        body = await _all(reply)
+        problem = read_error(reply.status, body, self.dialect.path)
+        if problem.tokens is not None and is_lower_bound(body):
+            problem = recounted(problem, await counted(self.core, engine, self.dialect, self.prepared))
+        self._word("refused" if problem.code in ("engine_key", "engine_busy") else "engine_error")
+        raise _RefusedError(problem)
 
     # What the client is sent
 
@@ -327,24 +319,23 @@ class Exchange:
         limits = self.core.settings.limits
         if not self.prepared.stream:
             return None
-        if self.started:
+        if self.client.started:
             return limits.heartbeat_s
         return max(0.0, limits.early_response_s - (self._loop.time() - self.read_s))
 
     async def _keep_open(self, position: int, depth: int) -> None:
-        await self._start_stream()
-        await self._put(self.dialect.heartbeat(position, depth))
-
-    async def _put(self, data: bytes, more: bool = True) -> None:
-        self.send_since_s = self._loop.time()
-        await self.asgi_send({"type": "http.response.body", "body": data, "more_body": more})
-        self.send_since_s = None
+        if not self.client.started:
+            tap = self.reply.tap if self.reply is not None else None
+            if isinstance(tap, ResponsesTap):  # before anything is awaited: the engine's own may come meanwhile
+                tap.opened = True
+            await self._start_stream()
+            if opening := self.dialect.opening(self.outcome.request_id):
+                await self.client.put(opening)
+        await self.client.put(self.dialect.heartbeat(position, depth))
 
     async def _start_stream(self) -> None:
-        if not self.started:
-            self.started = True
-            headers = [*self._common_headers(), *stream_headers()]
-            await self.asgi_send({"type": "http.response.start", "status": 200, "headers": headers})
+        if not self.client.started:
+            await self.client.start(self._common_headers())
 
     def _common_headers(self) -> Headers:
         headers: Headers = [(b"x-request-id", self.outcome.request_id.encode())]
@@ -355,13 +346,13 @@ class Exchange:
         """Say what went wrong: as a response, or inside the stream, which then stays without an end."""
         self._word("refused")
         self.outcome.code = self.outcome.code or problem.code
-        if self.started:
+        if self.client.started:
             self.outcome.status = 200
-            await self._put(self.dialect.stream_error(problem))
+            await self.client.put(self.dialect.stream_error(problem, self.reply.tap if self.reply else None))
             return
         self.outcome.status = problem.status
         headers = [(b"x-request-id", self.outcome.request_id.encode()), *problem_headers(problem)]
-        await respond(self.asgi_send, problem.status, self.dialect.error(problem), headers)
+        await self.client.answer(problem.status, self.dialect.error(problem), headers)
 
     # The end
 
@@ -371,9 +362,13 @@ class Exchange:
             self.outcome.word = word
 
     def _close_books(self) -> None:
-        outcome, meter = self.outcome, self.meter
+        outcome, meter, core = self.outcome, self.meter, self.core
         self._word("failed")
-        outcome.duration_s = self._loop.time() - self.arrived_s
+        now_s = self._loop.time()
+        outcome.duration_s = now_s - self.arrived_s
+        if self.call is not None:
+            outcome.run, outcome.turn, outcome.helper = self.call.run.key, self.call.turn, self.call.helper
+            core.runs.end(self.call, now_s)
         if meter is None:
             return
         if meter.first_token_s is not None:
@@ -384,3 +379,18 @@ class Exchange:
         if meter.usage is not None:
             outcome.prompt_tokens = meter.usage.prompt_tokens
             outcome.cached_tokens = meter.usage.cached_tokens
+            if self.prepared is not None and self.prepared.traits.image_at is None:
+                core.estimate.learn(meter.usage.prompt_tokens, outcome.body_bytes)
+
+
+def _or_refuse(value: T | Problem) -> T:
+    if isinstance(value, Problem):
+        raise _RefusedError(value)
+    return value
+
+
+async def _all(reply: EngineReply) -> bytes:
+    parts: list[bytes] = []
+    while (data := await reply.read()) is not None:
+        parts.append(data)
+    return b"".join(parts)

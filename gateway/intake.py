@@ -1,4 +1,6 @@
-"""Turns the bytes of a body into a request that passed the checks. Touches the loop's clock (the turn).
+"""Takes a request in: its bytes within the budget, its seat, and what a dialect makes of it.
+
+Touches the ASGI receive channel and the loop's clock (the turn of a large body).
 
 Rules:
 - A body is parsed once, on the loop; a large one waits for its turn first, see `bodies.LargeBodies`.
@@ -7,10 +9,37 @@ Rules:
 
 from __future__ import annotations
 
+import time
+
 from gateway import problem as problems
-from gateway.bodies import INTRICATE_FROM_BYTES, LargeBodies, parse, too_intricate
+from gateway.bodies import LargeBodies, Receive, Reservation, read_body
+from gateway.core import Core
 from gateway.dialects import Dialect, Prepared
+from gateway.parsing import INTRICATE_FROM_BYTES, parse, too_intricate
 from gateway.problem import Problem
+from gateway.responses import Scope
+from gateway.seats import Denied, Seat
+
+
+def seat_of(core: Core, scope: Scope) -> Seat | Problem:
+    """Whose request it is, by its headers."""
+    found = core.seats.value.authenticate(scope["headers"], time.time())
+    return problems.denied(found.status, found.reason, found.message) if isinstance(found, Denied) else found
+
+
+async def read(core: Core, scope: Scope, receive: Receive, reservation: Reservation) -> bytes | Problem:
+    """The whole body, or why not. Raises ClientGoneError when the client goes away before its end."""
+    limits = core.settings.limits
+    headers = dict(scope["headers"])
+    declared = headers.get(b"content-length")
+    return await read_body(
+        receive,
+        int(declared) if declared is not None else None,
+        headers.get(b"content-encoding"),
+        reservation,
+        limits.body_max_bytes,
+        limits.body_timeout_s,
+    )
 
 
 async def prepare(raw: bytes, dialect: Dialect, large_bodies: LargeBodies) -> Prepared | Problem:

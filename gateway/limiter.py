@@ -84,7 +84,12 @@ class Limiter:
 
     @contextmanager
     def enter(
-        self, seat: str, seat_max_streams: int | None, body_bytes: int, on_end: Callable[[Reason], None]
+        self,
+        seat: str,
+        seat_max_streams: int | None,
+        body_bytes: int,
+        on_end: Callable[[Reason], None],
+        helper: bool = False,
     ) -> Iterator[Place]:
         """Join the line; the place is left when the block ends, however it ends."""
         self._last_id += 1
@@ -92,7 +97,7 @@ class Limiter:
         place = Place(id, seat, self.loop.create_future(), on_end, self)
         self._places[id] = place
         try:
-            self._handle(Arrive(id, seat, seat_max_streams, body_bytes))
+            self._handle(Arrive(id, seat, seat_max_streams, body_bytes, helper))
             yield place
         finally:
             place.leave()

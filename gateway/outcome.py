@@ -19,7 +19,8 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 @dataclass(slots=True)
 class Outcome:
     """What the one log line of a request says. Times in seconds; tokens as the engine counted them, or
-    estimated. `word` is ok, refused, client_gone, engine_lost, engine_error, ended, failed."""
+    estimated. `word` is ok, refused, client_gone, engine_lost, engine_error, ended, failed. `run`, `turn` and
+    `helper`: see runs.py."""
 
     request_id: str
     route: str
@@ -37,6 +38,9 @@ class Outcome:
     estimated: bool = True
     stream: bool = False
     body_bytes: int = 0
+    run: str = ""
+    turn: int | None = None
+    helper: bool = False
 
     def fields(self) -> dict[str, object]:
         """What is known, by name."""

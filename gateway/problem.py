@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import orjson
-
-from gateway.admission_types import RETRY_MIN_S, Reason, Rejected
+from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Reason, Rejected
 from gateway.state import EngineState, Phase
+
+LOADING_S = 30
+"""Retry-After while an engine loads that does not say how far it is: Codex tries six times, so it lasts 3 min."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Problem:
 
     `status`: HTTP status (used when no response was started). `code`: stable word for programs; `param`: the
     field of the request at fault. `reason`: the word for `x-moe-reject-reason`, when admission refused.
+    `tokens` and `window` are set when the prompt is too long: of the prompt, and what fits. With `answer_tokens`, what
+    was asked for on top, it is the two together that are.
     """
 
     status: int
@@ -32,6 +35,9 @@ class Problem:
     reason: Reason | None = None
     position: int | None = None
     depth: int | None = None
+    tokens: int | None = None
+    window: int | None = None
+    answer_tokens: int | None = None
 
 
 def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> Problem:
@@ -63,6 +69,71 @@ def unknown_model(model: str, models: tuple[str, ...]) -> Problem:
     return Problem(404, "model_not_found", message, param="model", heals=False)
 
 
+def context_too_long(tokens: int, window: int) -> Problem:
+    """400: a prompt of `tokens` does not fit into `window` tokens. Agents read the numbers and recover."""
+    message = (
+        f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens. "
+        "Please reduce the length of the messages."
+    )
+    return Problem(400, "context_length_exceeded", message, param="messages", heals=False, tokens=tokens, window=window)
+
+
+def answer_too_long(tokens: int, answer_tokens: int, window: int) -> Problem:
+    """400: a prompt of `tokens` fits, but not with an answer of `answer_tokens` behind it."""
+    message = (
+        f"This model's maximum context length is {window} tokens. However, you requested {tokens + answer_tokens} "
+        f"tokens ({tokens} in the messages, {answer_tokens} in the completion). "
+        "Please reduce the length of the messages or completion."
+    )
+    return Problem(
+        400,
+        "context_length_exceeded",
+        message,
+        "max_tokens",
+        heals=False,
+        tokens=tokens,
+        window=window,
+        answer_tokens=answer_tokens,
+    )
+
+
+def image_on_text_only(where: str) -> Problem:
+    """400: the engine of this box reads no images; `where` is the path of the part in the body."""
+    message = (
+        f"{where} has an image, and the model of this box reads text only. "
+        "Take the image out of the conversation, or start a new one, and describe what it shows."
+    )
+    return Problem(400, "images_not_supported", message, param=where, heals=False)
+
+
+def continuation_not_honoured(where: str) -> Problem:
+    """400: the last message is an assistant turn to be continued, and the engine would answer it instead."""
+    message = (
+        f"{where} is an assistant message at the end, to be continued. The engine of this box did not show at its "
+        "start that it continues one: it would begin a new answer, and you could not tell. End with a user message."
+    )
+    return Problem(400, "continuation_not_supported", message, param=where, heals=False)
+
+
+def dialect_not_served(path: str, served: tuple[str, ...]) -> Problem:
+    """501: the gateway knows the path, the engine behind it does not."""
+    others = f" It answers {', '.join(served)}." if served else ""
+    message = f"The engine of this box does not answer {path}.{others}"
+    return Problem(501, "dialect_not_served", message, heals=False)
+
+
+def count_failed() -> Problem:
+    """503: the engine did not count the tokens in time."""
+    message = f"The engine did not count the tokens in time; retry in {RETRY_MIN_S} s."
+    return Problem(503, "count_failed", message, retry_after_s=RETRY_MIN_S)
+
+
+def first_token_late(limit_s: float) -> Problem:
+    """503: queue and prefill together took longer than agents wait for a first token."""
+    message = f"This answer could not begin within {limit_s:g} s, the limit of this box. Retry in {RETRY_MIN_S} s."
+    return Problem(503, "first_token_late", message, retry_after_s=RETRY_MIN_S)
+
+
 def body_too_large(limit_bytes: int) -> Problem:
     """413: the body is above `body_max_bytes`."""
     mib = limit_bytes / (1024 * 1024)
@@ -90,6 +161,7 @@ def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
     match engine.phase:
         case Phase.PREPARING | Phase.STARTING | Phase.WARMING:
             state = f"The engine is {engine.phase}{step}."
+            retry_after_s = _loading_s(engine, now_s)
         case Phase.BACKOFF:
             wait_s = max(0.0, (engine.retry_at_s or now_s) - now_s)
             retry_after_s = min(59, max(RETRY_MIN_S, int(wait_s) + 5))
@@ -101,6 +173,14 @@ def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
             state = "The engine is not running."
     message = f"{state}{cause} Retry in {retry_after_s} s."
     return Problem(503, "engine_not_ready", message, retry_after_s=retry_after_s, reason=Reason.ENGINE_NOT_READY)
+
+
+def _loading_s(engine: EngineState, now_s: float) -> int:
+    """How long the step is likely to go on, by how far it is; an agent has few tries, so rather longer."""
+    elapsed_s = max(0.0, now_s - engine.since_s)
+    if not engine.progress:
+        return LOADING_S
+    return min(RETRY_MAX_S, max(RETRY_MIN_S, int(elapsed_s * (1 / engine.progress - 1)) + 1))
 
 
 def engine_lost(detail: str) -> Problem:
@@ -121,14 +201,10 @@ def engine_unreachable(detail: str) -> Problem:
     return Problem(503, "engine_lost", message, retry_after_s=RETRY_MIN_S, reason=Reason.ENGINE_LOST)
 
 
-def engine_said(status: int, body: bytes) -> Problem:
-    """What the engine answered instead of a stream, when the 200 is out already. 4xx is the client's to mend."""
-    try:
-        said = orjson.loads(body)["error"]["message"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        said = ""
-    message = said if isinstance(said, str) and said else f"The engine refused the request with status {status}."
-    return Problem(status, "engine_refused", message, heals=status >= 500)
+def engine_said(status: int, message: str, code: str, param: str | None) -> Problem:
+    """The engine's own refusal; 4xx is the client's to mend. "" = it gave none."""
+    message = message or f"The engine refused the request with status {status}."
+    return Problem(status, code or "engine_refused", message, param=param, heals=status >= 500)
 
 
 def engine_refused_key() -> Problem:

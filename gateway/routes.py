@@ -13,17 +13,22 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gateway import problem as problems
 from gateway.admission_types import Reason
 from gateway.bodies import Receive
 from gateway.core import Core
+from gateway.count_route import COUNT_ROUTES
+from gateway.count_route import serve as serve_count
 from gateway.dialects import Dialect
+from gateway.dialects.messages import MESSAGES
 from gateway.dialects.openai import CHAT, COMPLETIONS
+from gateway.dialects.responses import RESPONSES
 from gateway.exchange import Exchange
 from gateway.keyfile import HeldFile
+from gateway.listing import is_anthropic, listed, one
 from gateway.metrics import render as render_metrics
 from gateway.observe import snapshot
 from gateway.outcome import request_id_of
@@ -33,7 +38,8 @@ from gateway.seats import Denied
 from gateway.status import view
 
 _OF_PROXIES = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
-DIALECTS: dict[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, COMPLETIONS)}
+DIALECTS: dict[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}
+_SERVED = (*DIALECTS, *COUNT_ROUTES, "/v1/models")
 
 
 class Application:
@@ -47,14 +53,18 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        dialect = DIALECTS.get(scope["path"])
-        if dialect is None:
+        path = scope["path"]
+        dialect, count = DIALECTS.get(path), COUNT_ROUTES.get(path)
+        if dialect is None and count is None:
             await self._rest(scope, receive, _with_request_id(scope, send))
         elif scope["method"] != "POST":
-            problem = problems.method_not_allowed(scope["path"], "POST")
-            await respond(send, 405, CHAT.error(problem), [(b"allow", b"POST"), *_headers(scope, problem)])
-        else:
+            problem = problems.method_not_allowed(path, "POST")
+            headers = [(b"allow", b"POST"), *_headers(scope, problem)]
+            await respond(send, 405, _shape(path).error(problem), headers)
+        elif dialect is not None:
             await self._infer(dialect, scope, receive, send)
+        elif count is not None:
+            await serve_count(self._core, count, scope, receive, send)
 
     async def _infer(self, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
         core = self._core
@@ -63,7 +73,7 @@ class Application:
             await exchange.run()
         except Exception as error:
             core.log.error("request.failed", request_id=exchange.outcome.request_id, exc_info=error)
-            if not exchange.started and not exchange.outcome.status:
+            if not exchange.client.started and not exchange.outcome.status:
                 problem = Problem(500, "internal_error", "The gateway failed on this request; it was logged.")
                 headers = [(b"x-request-id", exchange.outcome.request_id.encode()), *problem_headers(problem)]
                 await respond(send, 500, dialect.error(problem), headers)
@@ -76,13 +86,19 @@ def _routes(core: Core) -> list[BaseRoute]:
         found = core.seats.value.authenticate(request.scope["headers"], core.now())
         if isinstance(found, Denied):
             return _problem(request, problems.denied(found.status, found.reason, found.message))
-        engine = core.engine_state
-        rows = [
-            {"id": id, "object": "model", "created": int(engine.since_s), "owned_by": "moe-appliance"}
-            | ({"max_model_len": engine.context_tokens} if engine.context_tokens else {})
-            for id in engine.models
-        ]
-        return JSONResponse({"object": "list", "data": rows})
+        anthropic, id = is_anthropic(request.headers), request.path_params.get("id")
+        if id is None:
+            return JSONResponse(listed(core.engine_state, anthropic=anthropic))
+        row = one(core.engine_state, id, anthropic=anthropic)
+        return (
+            _problem(request, problems.unknown_model(id, core.engine_state.models))
+            if row is None
+            else JSONResponse(row)
+        )
+
+    async def hello(request: Request) -> Response:
+        """Agents ask with HEAD whether anybody is there; a person with a browser wants the page."""
+        return Response(b"") if request.method == "HEAD" else RedirectResponse("/admin")
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "engine": str(core.engine_state.phase)})
@@ -103,7 +119,10 @@ def _routes(core: Core) -> list[BaseRoute]:
         return Response(body, media_type=content_type)
 
     return [
+        Route("/", hello, methods=["GET"]),
+        Route("/api/hello", hello, methods=["GET"]),
         Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{id:path}", models, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
@@ -154,7 +173,13 @@ def _with_request_id(scope: Scope, send: Send) -> Send:
 
 def _problem(request: Request, problem: Problem) -> Response:
     headers = {name.decode(): value.decode() for name, value in problem_headers(problem)}
-    return Response(CHAT.error(problem), problem.status, headers, "application/json")
+    shape = MESSAGES if is_anthropic(request.headers) else _shape(request.scope["path"])
+    return Response(shape.error(problem), problem.status, headers, "application/json")
+
+
+def _shape(path: str) -> Dialect:
+    """The dialect in which an error on `path` is told, when no request on it is served."""
+    return MESSAGES if path.startswith(MESSAGES.path) else CHAT
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -162,7 +187,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 404:
-        return _problem(request, problems.unknown_path(path, (*DIALECTS, "/v1/models")))
+        return _problem(request, problems.unknown_path(path, _SERVED))
     headers = dict(error.headers or {})
     response = _problem(request, problems.method_not_allowed(path, headers.get("Allow", "GET")))
     response.headers.update(headers)

@@ -61,6 +61,9 @@ class LimitSettings(_Numbers):
     """A stream that has no answer yet after this long gets its 200 and heartbeats, seconds. Default 1."""
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     """Time between heartbeats while a stream waits, seconds. Default 5."""
+    first_token_s: Annotated[float, Field(ge=0)] = 235.0
+    """Longest wait of a stream for its first token, queue and prefill together, seconds; then it ends with an error
+    that agents try again. Below 240, as agents themselves give up at 300. 0 disables. Default 235."""
     engine_silence_s: Annotated[float, Field(ge=0)] = 240.0
     """An engine that sends no byte of a running reply for this long, seconds, has lost it: the stream ends
     with an error. 0 disables. Default 240."""
@@ -103,5 +106,6 @@ class GatewaySettings(_Table):
     engine: StaticEngine | None = None
     public_url: str = ""  # set: a proxy is in front, and nobody counts as local
     trusted_proxies: tuple[str, ...] = ()
+    model_aliases: tuple[str, ...] = ("claude-*",)
     admission: AdmissionSettings = AdmissionSettings()
     limits: LimitSettings = LimitSettings()

@@ -20,7 +20,8 @@ VALUE_MAX_BYTES = 64 * 1024
 _PIECE_BYTES = 128 * 1024
 _SCALAR = re.compile(rb'"[^"]*+"|[^\s",{}\[\]]++')
 _EMPTY = re.compile(rb"\s*+}")
-_NESTING = re.compile(rb'"[^"]*+"|[{}\[\]]')
+_COMMA_BEHIND = re.compile(rb"\s*+,\s*+")
+_NESTING = re.compile(rb'"[^"]*+"|[{}\[\]"]')
 
 
 def value_span(body: bytes, key: str) -> tuple[int, int] | None:
@@ -28,18 +29,33 @@ def value_span(body: bytes, key: str) -> tuple[int, int] | None:
 
     Raises ValueError when that value is longer than VALUE_MAX_BYTES.
     """
-    if not _may_hold(body, key):
-        return None
-    plain = body
-    if b"\\" in body:  # as long as the body, and each quote that is left begins or ends a string
-        plain = body.replace(b"\\\\", b"..").replace(b'\\"', b"..")
-    start, depth, before = None, 0, 0
-    for member in _member(key).finditer(plain):
-        depth += _deeper(plain, before, member.start())
-        before = member.end()
-        if depth == 1:
-            start = before
-    return (start, _value_end(plain, start)) if start is not None else None
+    plain = _plain(body)
+    members = _members(plain, body, key)
+    return (members[-1][1], _value_end(plain, members[-1][1])) if members else None
+
+
+def value_start(body: bytes, key: str) -> int | None:
+    """Where the value of a top-level `key` begins, however long it is; the last one where it is repeated."""
+    members = _members(_plain(body), body, key)
+    return members[-1][1] if members else None
+
+
+def drop_member(body: bytes, key: str) -> bytes:
+    """`body` without the top-level `key`, each time that it is there: of a repeated one an engine might take
+    either. Raises ValueError as `value_span` does."""
+    plain = _plain(body)
+    kept, at = b"", 0
+    pieces: list[bytes] = []
+    for start, value in _members(plain, body, key):
+        pieces.append(body[at:start])
+        at = _value_end(plain, value)
+        behind = _COMMA_BEHIND.match(plain, at)
+        if behind is not None:
+            at = behind.end()
+        else:  # it is the last member: the comma in front of it goes
+            kept = b"".join(pieces).rstrip().removesuffix(b",")
+            pieces.clear()
+    return kept + b"".join(pieces) + body[at:]
 
 
 def replace_value(body: bytes, key: str, value: bytes) -> bytes:
@@ -55,6 +71,25 @@ def put_value(body: bytes, key: str, span: tuple[int, int] | None, value: bytes)
     brace = body.index(b"{") + 1
     comma = b"" if _EMPTY.match(body, brace) else b","
     return body[:brace] + b'"' + key.encode() + b'":' + value + comma + body[brace:]
+
+
+def _plain(body: bytes) -> bytes:
+    """As long as the body, and each quote that is left begins or ends a string."""
+    return body.replace(b"\\\\", b"..").replace(b'\\"', b"..") if b"\\" in body else body
+
+
+def _members(plain: bytes, body: bytes, key: str) -> list[tuple[int, int]]:
+    """(start, start of the value) of each top-level member `key`, in order."""
+    found: list[tuple[int, int]] = []
+    if not _may_hold(body, key):
+        return found
+    depth, before = 0, 0
+    for member in _member(key).finditer(plain):
+        depth += _deeper(plain, before, member.start())
+        before = member.end()
+        if depth == 1:
+            found.append((member.start(), before))
+    return found
 
 
 def _may_hold(body: bytes, key: str) -> bool:
@@ -94,6 +129,8 @@ def _value_end(plain: bytes, start: int) -> int:
     depth = 0
     for token in _NESTING.finditer(plain, start, end):
         text = token.group()
+        if text == b'"':  # a string that ends beyond the bound: what is in it are no brackets
+            break
         if text in (b"{", b"["):
             depth += 1
         elif text in (b"}", b"]"):

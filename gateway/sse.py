@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-HELD_MAX_BYTES = 1024 * 1024
+HELD_MAX_BYTES = 8 * 1024 * 1024
 """A single event above this is passed on in pieces rather than held."""
 
 
@@ -65,6 +65,16 @@ def data_of(event: bytes) -> bytes:
     """The data of one event: its `data:` lines joined by LF; b"" for a comment."""
     lines = [line for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+
+
+def is_comment(event: bytes) -> bool:
+    """True when an event has nothing but comment lines."""
+    return all(not line or line.startswith(b":") for line in event.splitlines())
+
+
+def at_boundary(data: bytes) -> bool:
+    """True when `data` ends with a whole event."""
+    return data.endswith((b"\n\n", b"\r\n\r\n"))
 
 
 def names_error(event: bytes) -> bool:

@@ -28,8 +28,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from gateway.meter import Tap
 from gateway.problem import Problem, engine_lost, engine_unreachable
+from gateway.taps import Tap
 
 CONNECT_TIMEOUT_S = 5.0
 BUFFER_HIGH_BYTES = 8 * 1024 * 1024
@@ -67,6 +67,7 @@ class EngineReply(asyncio.Protocol):
     """One request to the engine and its reply.
 
     Until the headers are there `status` is 0. `make_tap(status, content_type)` is called once they are.
+    `last_event_s`: when there was last something to send on; an engine's own heartbeats are none.
     """
 
     def __init__(
@@ -79,13 +80,14 @@ class EngineReply(asyncio.Protocol):
         self.status = 0
         self.headers: dict[str, str] = {}
         self.tap: Tap | None = None
-        self.last_byte_s = loop.time()
+        self.last_event_s = loop.time()
         self._request = request
         self._make_tap = make_tap
         self._on_end = on_end
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
+        self._now_s = self.last_event_s
         self._parts: list[bytes] = []
         self._buffer: deque[bytes] = deque()
         self._buffered = 0
@@ -131,6 +133,11 @@ class EngineReply(asyncio.Protocol):
             self._end()
             self.abort()
 
+    def nudge(self) -> None:
+        """Let a reader that waits have b"" now."""
+        if not self._buffer:
+            self._wake()
+
     def abort(self) -> None:
         """Close the connection to the engine at once."""
         if self._transport is not None:
@@ -164,7 +171,7 @@ class EngineReply(asyncio.Protocol):
         self._request = b""
 
     def data_received(self, data: bytes) -> None:
-        self.last_byte_s = self._loop.time()
+        self._now_s = self._loop.time()
         broken = ""
         try:
             self._parser.feed_data(data)
@@ -180,6 +187,8 @@ class EngineReply(asyncio.Protocol):
         if over and not self._ended:  # what follows a whole reply is not ours, broken or not
             self._finish()
             self.abort()
+        elif self.tap is not None and self.tap.streamed and self.tap.meter.failed:
+            self.fail(engine_lost("it reported an error"))
         elif broken:
             self.fail(engine_lost(broken))
 
@@ -211,6 +220,7 @@ class EngineReply(asyncio.Protocol):
             self.headers.clear()
             return
         self.status = status
+        self.last_event_s = self._now_s
         self.tap = self._make_tap(status, self.headers.get("content-type", ""))
         self._wake()
 
@@ -225,8 +235,9 @@ class EngineReply(asyncio.Protocol):
 
     def _pass(self, piece: bytes) -> None:
         assert self.tap is not None
-        out = self.tap.feed(piece, self.last_byte_s)
+        out = self.tap.feed(piece, self._now_s)
         if out:
+            self.last_event_s = self._now_s
             self._buffer.append(out)
             self._buffered += len(out)
             self._wake()
@@ -236,7 +247,7 @@ class EngineReply(asyncio.Protocol):
 
     def _finish(self, framed: bool = True) -> None:
         assert self.tap is not None
-        out = self.tap.finish(self.last_byte_s, framed)
+        out = self.tap.finish(self._now_s, framed)
         if out:
             self._buffer.append(out)
         if not self.tap.whole:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.meter import Tap
+from gateway.dialects.traits import Traits
 from gateway.problem import Problem
+from gateway.taps import Tap
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that passed the checks. `body` is what the engine gets: the client's bytes, or those with
-    one splice. `model` is None when the client named none."""
+    """A request that passed the checks. `body` is what the engine gets: the client's bytes, or those with a few
+    splices. `model` is None when the client named none. `max_tokens`: the field that bounds the answer, and its
+    value. `strip_usage`: the usage chunk was our wish alone."""
 
     body: bytes
     stream: bool
     model: str | None
-    strip_usage: bool
+    traits: Traits
+    max_tokens: tuple[str, int] | None = None
+    strip_usage: bool = False
 
 
 class Dialect(Protocol):
@@ -35,15 +39,19 @@ class Dialect(Protocol):
         ...
 
     def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
-        """The meter of a reply; `status` and `is_stream` are what the engine answered with."""
+        """The tap of a reply; `status` and `is_stream` are what the engine answered with."""
         ...
 
     def error(self, problem: Problem) -> bytes:
         """JSON body of an error response."""
         ...
 
-    def stream_error(self, problem: Problem) -> bytes:
-        """Events that say the same inside a stream that has begun."""
+    def opening(self, request_id: str) -> bytes:
+        """What a stream that waits begins with, before any heartbeat."""
+        ...
+
+    def stream_error(self, problem: Problem, tap: Tap | None) -> bytes:
+        """Events that say the same inside a stream that has begun; `tap` is of the reply, if there was one."""
         ...
 
     def heartbeat(self, position: int, depth: int) -> bytes:

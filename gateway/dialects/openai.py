@@ -1,23 +1,24 @@
 """The OpenAI forms /v1/chat/completions and /v1/completions. Pure.
 
 Rules:
-- A ticket is one sequence: whatever would start more than one is refused, naming the field.
 - The client's bytes are forwarded; `stream_options.include_usage` is the only thing spliced in, and the chunk
   that it brings is dropped again when the client did not ask for it.
-- What the gateway does not need to know is the engine's to validate.
+- Heartbeats are comments: several clients break on an event that is not a chunk.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from gateway.dialects import Prepared
-from gateway.meter import ChatTap, JsonTap, Tap
+from gateway.dialects import Prepared, fields, rewrite, traits
+from gateway.dialects.traits import Traits
+from gateway.meter import chat_usage
 from gateway.problem import Problem, bad_request
 from gateway.splice import put_value, replace_value, value_span
+from gateway.taps import ChatTap, JsonTap, Tap
 
 _TYPES = {
     400: "invalid_request_error",
@@ -31,8 +32,9 @@ _TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-_ONE_AT_MOST = ("n", "best_of", "n_cmpl")
-_MUST_BE_OFF = ("use_beam_search", "background")
+
+_AGAIN = {429: "Rate limit: ", 503: "Service unavailable: "}
+"""Inside a stream there is no status: pi tries again when it finds such words in the message. Source: pi 0.73.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,48 +46,61 @@ class OpenAI:
 
     def prepare(self, raw: bytes, body: dict[str, Any]) -> Prepared | Problem:
         """Checks in the order in which a person would want to hear of them."""
-        problem = self._check(body)
+        problem = self._check(body) or fields.check(body)
         if problem is not None:
             return problem
         stream = body.get("stream") is True
         options = body.get("stream_options")
         asked = isinstance(options, dict) and options.get("include_usage") is True
-        if stream and not asked:
-            try:
+        try:
+            if stream and not asked:
                 raw = _asking_for_usage(raw, isinstance(options, dict))
-            except ValueError:
-                return bad_request("'stream_options' is too long.", "stream_options")
-        return Prepared(raw, stream, body.get("model"), strip_usage=not asked)
+            raw = rewrite.without_control(raw, body)
+        except ValueError as error:
+            return bad_request(f"A field of the body cannot be read: {error}.")
+        return Prepared(
+            raw, stream, body.get("model"), self._traits(body), fields.max_tokens(body), strip_usage=not asked
+        )
 
     def _check(self, body: dict[str, Any]) -> Problem | None:
-        prompt = body.get(self.prompt_field)
+        if not isinstance(body.get("stream_options"), dict | None):
+            return bad_request("'stream_options' must be an object.", "stream_options")
+        if self.prompt_field == "messages":
+            return fields.check_list(body, "messages")
+        prompt = body.get("prompt")
         if prompt is None:
-            return bad_request(f"{self.prompt_field!r} is missing.", self.prompt_field)
-        if self.prompt_field == "messages" and (not isinstance(prompt, list) or not prompt):
-            return bad_request("'messages' must be a list with at least one message.", "messages")
-        if self.prompt_field == "prompt" and _prompts(prompt) > 1:
-            return _several("prompt", "a list of several prompts")
-        for field in _ONE_AT_MOST:
-            value = body.get(field)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                return bad_request(f"{field!r} must be a whole number.", field)
-            if value != 1:
-                return _several(field, f"{field}={value}")
-        for field in _MUST_BE_OFF:
-            if body.get(field) not in (None, False):
-                return _several(field, f"{field}={body[field]!r}")
-        return _wrong_type(body)
+            return bad_request("'prompt' is missing.", "prompt")
+        if _prompts(prompt) > 1:
+            return fields.several("prompt", "a list of several prompts")
+        return None
+
+    def _traits(self, body: dict[str, Any]) -> Traits:
+        if self.prompt_field == "prompt":
+            return Traits(first_text=traits.first_user_text(body["prompt"]))
+        messages, form = body["messages"], body.get("response_format")
+        key = body.get("prompt_cache_key")
+        return Traits(
+            first_text=traits.first_user_text(messages),
+            image_at=traits.image_at(messages, "messages"),
+            continues_at=traits.continues_at(messages),
+            continues_asked=body.get("continue_final_message") is True,
+            tools=bool(body.get("tools") or body.get("functions")),
+            json_output=isinstance(form, dict) and form.get("type") == "json_schema",
+            prompt_key=key if isinstance(key, str) else "",
+        )
 
     def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
-        return ChatTap(prepared.strip_usage) if status == 200 and is_stream else JsonTap(status)
+        return ChatTap(prepared.strip_usage) if status == 200 and is_stream else JsonTap(status, chat_usage)
 
     def error(self, problem: Problem) -> bytes:
-        return orjson.dumps(_error_object(problem))
+        return openai_error(problem)
 
-    def stream_error(self, problem: Problem) -> bytes:
-        return b"data: " + orjson.dumps(_error_object(problem)) + b"\n\n"
+    def stream_error(self, problem: Problem, tap: Tap | None) -> bytes:
+        told = replace(problem, message=_AGAIN.get(problem.status, "Server error: ") + problem.message)
+        return b"data: " + openai_error(told if problem.heals else problem) + b"\n\n"
+
+    def opening(self, request_id: str) -> bytes:
+        return b""
 
     def heartbeat(self, position: int, depth: int) -> bytes:
         return f": queued position={position} of={depth}\n\n".encode() if position else b": reading the prompt\n\n"
@@ -102,14 +117,11 @@ def _asking_for_usage(raw: bytes, has_options: bool) -> bytes:
     return put_value(raw, "stream_options", span, replace_value(old, "include_usage", b"true"))
 
 
-def _error_object(problem: Problem) -> dict[str, Any]:
+def openai_error(problem: Problem) -> bytes:
+    """The error body of all OpenAI forms."""
     kind = _TYPES.get(problem.status, "server_error")
-    return {"error": {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}}
-
-
-def _several(field: str, what: str) -> Problem:
-    message = f"{what} would run more than one sequence, or outlive the request; this box runs one per request. "
-    return bad_request(message + f"Leave {field!r} out.", field, code="one_sequence_only")
+    error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
+    return orjson.dumps({"error": error})
 
 
 def _prompts(prompt: Any) -> int:
@@ -117,18 +129,3 @@ def _prompts(prompt: Any) -> int:
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         return len(prompt)
     return 1
-
-
-def _wrong_type(body: dict[str, Any]) -> Problem | None:
-    """The fields that the gateway itself reads must have the type that it reads."""
-    if not isinstance(body.get("stream"), bool | None):
-        return bad_request("'stream' must be true or false.", "stream")
-    if not isinstance(body.get("stream_options"), dict | None):
-        return bad_request("'stream_options' must be an object.", "stream_options")
-    if not isinstance(body.get("model"), str | None):
-        return bad_request("'model' must be a string.", "model")
-    for field in ("max_tokens", "max_completion_tokens"):
-        value = body.get(field)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            return bad_request(f"{field!r} must be a whole number, 0 or more.", field)
-    return None

@@ -24,7 +24,7 @@ from gateway.core import Core
 from gateway.keys import digest_of
 from gateway.routes import Application
 from gateway.settings import AdmissionSettings, GatewaySettings, LimitSettings, StaticEngine
-from gateway.state import EngineProfile
+from gateway.state import EngineAbilities, EngineProfile
 from gateway.unixserver import Server
 from tests.fake_engine.knobs import Knobs, merged
 from tests.fake_engine.server import FakeEngine
@@ -33,6 +33,18 @@ from tests.fake_engine.serving import serving
 SEATS = ("a", "b", "c", "d", "e")
 ADMIN_TOKEN = "moe-admin-token-of-root"
 ENGINE_KEY = "engine-secret"
+ABILITIES = EngineAbilities(
+    dialects=("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    counters={
+        "/v1/chat/completions": "/v1/chat/completions/input_tokens",
+        "/v1/completions": "/tokenize",
+        "/v1/responses": "/v1/responses/input_tokens",
+        "/v1/messages": "/v1/messages/count_tokens",
+    },
+    continuation=("/v1/chat/completions", "/v1/messages"),
+    images=False,
+)
+"""What the fake engine can do by its default knobs."""
 FAST = {"time_scale": 0.02}
 """Knobs of an engine that needs .16 ms a token."""
 
@@ -103,7 +115,8 @@ class Running:
 
 
 def settings_of(folder: Path, engine_url: str, overrides: Mapping[str, Any]) -> GatewaySettings:
-    """Settings in front of `engine_url`; `overrides` may hold admission, limits, models and plain fields."""
+    """Settings in front of `engine_url`; `overrides` may hold admission, limits, models, abilities, context_tokens
+    and plain fields."""
     given = dict(overrides)
     seats, admins, key = folder / "seats.toml", folder / "admins.toml", folder / "engine.key"
     seats.write_text(given.pop("seats", seats_toml()))
@@ -115,7 +128,14 @@ def settings_of(folder: Path, engine_url: str, overrides: Mapping[str, Any]) -> 
         seats_file=seats,
         admins_file=admins,
         state_dir=folder,
-        engine=StaticEngine(url=engine_url, key_file=key, models=models, context_tokens=262_144, profile=profile),
+        engine=StaticEngine(
+            url=engine_url,
+            key_file=key,
+            models=models,
+            context_tokens=given.pop("context_tokens", 262_144),
+            profile=profile,
+            abilities=given.pop("abilities", ABILITIES),
+        ),
         admission=AdmissionSettings(**given.pop("admission", {})),
         limits=LimitSettings(**given.pop("limits", {})),
         **given,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission import HOLD_PRIOR_S, Admission
+from gateway.admission import HELPER_PATIENCE_S, HOLD_PRIOR_S, Admission
 from gateway.admission_types import (
     Arrive,
     Close,
@@ -32,9 +32,11 @@ class Desk:
         self.count = 0
         self.now_s = 0.0
 
-    def arrive(self, seat: str, own_max: int | None = None, body_bytes: int = 1) -> Granted | Queued | Rejected:
+    def arrive(
+        self, seat: str, own_max: int | None = None, body_bytes: int = 1, *, helper: bool = False
+    ) -> Granted | Queued | Rejected:
         self.count += 1
-        decision = self.policy.handle(Arrive(TicketId(self.count), seat, own_max, body_bytes), self.now_s)
+        decision = self.policy.handle(Arrive(TicketId(self.count), seat, own_max, body_bytes, helper), self.now_s)
         [effect] = [effect for effect in decision.effects if effect.id == self.count and not isinstance(effect, Ended)]
         assert not isinstance(effect, Ended)
         return effect
@@ -61,6 +63,36 @@ def test_a_seat_that_holds_two_gets_no_third_while_one_with_fewer_waits() -> Non
     assert desk.leave(1) == [6]
     assert desk.leave(3) == [5], "ana and cleo hold one each; ana was served longer ago"
     assert desk.leave(4) == [8], "ana holds two and waits, cleo one"
+
+
+def test_a_helper_runs_when_a_ticket_is_free_and_stands_behind_every_turn_when_not() -> None:
+    desk = Desk(streams=1)
+    assert isinstance(desk.arrive("ana", helper=True), Granted)
+    for seat, helper in (("ana", True), ("ben", True), ("ana", False), ("ben", False)):
+        desk.arrive(seat, helper=helper)
+    assert desk.policy.order() == [5, 4, 3, 2], "ben's turn, ana's turn, then what need not be soon"
+    assert desk.leave(1) == [5]
+    assert desk.leave(5) == [4]
+
+
+def test_a_helper_that_has_waited_long_counts_as_a_turn() -> None:
+    desk = Desk(streams=1)
+    desk.arrive("ana")
+    desk.arrive("ben", helper=True)
+    desk.now_s = HELPER_PATIENCE_S - 1
+    desk.arrive("ben")
+    desk.tick(HELPER_PATIENCE_S - 0.5)
+    assert desk.policy.order() == [3, 2]
+    desk.tick(HELPER_PATIENCE_S)
+    assert desk.policy.order() == [2, 3], "inside a seat by arrival again"
+    assert desk.leave(1) == [2]
+
+
+def test_a_turn_of_a_seat_at_its_own_bound_keeps_no_helper_of_another_waiting() -> None:
+    desk = Desk(streams=2)
+    desk.arrive("ana", own_max=1)
+    assert isinstance(desk.arrive("ana", own_max=1), Queued)
+    assert isinstance(desk.arrive("ben", helper=True), Granted)
 
 
 def test_the_line_says_where_one_stands_and_how_long_it_may_take() -> None:

@@ -1,7 +1,7 @@
 """Tries to break the admission policy: a Hypothesis state machine of arrivals, departures, time and reloads.
 
 The test keeps its own books from effects alone and never looks into the policy, except for `order()`, which is
-part of what it promises.
+part of what it promises. Times are sums of binary fractions: they are exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gateway.admission import Admission
+from gateway.admission import HELPER_PATIENCE_S, Admission
 from gateway.admission_types import (
     Arrive,
     Close,
@@ -50,7 +50,7 @@ LIMITS = st.builds(
     queue_max=st.sampled_from([0, 3, 12, 40, 40]),
     queue_per_seat=st.sampled_from([1, 4, 10]),
     queue_bytes=st.sampled_from([0, 50, 400]),
-    queue_deadline_s=st.sampled_from([5.0, 30.0, 180.0]),
+    queue_deadline_s=st.sampled_from([5.0, 30.0, 180.0, 180.0]),
     max_stream_s=st.sampled_from([0.0, 20.0, 1800.0]),
     seat_grace_s=st.sampled_from([0.0, 10.0]),
 )
@@ -66,6 +66,7 @@ class Known:
     body_bytes: int
     arrived_s: float
     number: int
+    helper: bool = False
     granted_s: float | None = None
     ended: list[Reason] = field(default_factory=list)
 
@@ -88,23 +89,31 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     # What may happen
 
-    @rule(seats=st.lists(SEATS, min_size=1, max_size=6), gap_s=st.sampled_from([0.0, 0.01]))
-    def crowd(self, seats: list[str], gap_s: float) -> None:
+    @rule(
+        arrivals=st.lists(st.tuples(SEATS, st.booleans()), min_size=1, max_size=6),
+        gap_s=st.sampled_from([0.0, 1 / 128]),
+    )
+    def crowd(self, arrivals: list[tuple[str, bool]], gap_s: float) -> None:
         """Several at once: what makes a line."""
-        for seat in seats:
-            self.arrive(seat, self.own_max.get(seat), 1)
+        for seat, helper in arrivals:
+            self.arrive(seat, self.own_max.get(seat), 1, helper)
             self.now_s += gap_s
 
-    @rule(seat=SEATS, own_max=st.sampled_from([None, None, 1, 2]), body_bytes=st.integers(0, 60))
-    def arrives(self, seat: str, own_max: int | None, body_bytes: int) -> None:
-        self.arrive(seat, own_max, body_bytes)
+    @rule(
+        seat=SEATS,
+        own_max=st.sampled_from([None, None, 1, 2]),
+        body_bytes=st.integers(0, 60),
+        helper=st.booleans(),
+    )
+    def arrives(self, seat: str, own_max: int | None, body_bytes: int, helper: bool) -> None:
+        self.arrive(seat, own_max, body_bytes, helper)
 
-    def arrive(self, seat: str, own_max: int | None, body_bytes: int) -> None:
+    def arrive(self, seat: str, own_max: int | None, body_bytes: int, helper: bool = False) -> None:
         self.count += 1
         id = TicketId(self.count)
         self.own_max[seat] = own_max
-        self.waiting[id] = Known(seat, own_max, body_bytes, self.now_s, self.count)
-        told = self.send(Arrive(id, seat, own_max, body_bytes))
+        self.waiting[id] = Known(seat, own_max, body_bytes, self.now_s, self.count, helper)
+        told = self.send(Arrive(id, seat, own_max, body_bytes, helper))
         if id in self.waiting:
             assert self.open
             assert any(isinstance(effect, Queued) and effect.id == id for effect in told), "waits and was not told"
@@ -112,6 +121,14 @@ class AdmissionMachine(RuleBasedStateMachine):
             kept = self.limits.queue_max // 4 if of_seat > 1 else 0
             assert len(self.waiting) <= self.limits.queue_max - kept, "queue bound"
             assert of_seat <= self.limits.queue_per_seat, "seat's queue bound"
+
+    @rule(arrivals=st.lists(st.tuples(SEATS, st.booleans()), min_size=3, max_size=8), data=st.data())
+    def a_crowd_that_waits_as_long_as_helpers_do(self, arrivals: list[tuple[str, bool]], data: st.DataObject) -> None:
+        self.crowd(arrivals, 0.0)
+        self.time_passes(HELPER_PATIENCE_S)
+        self.crowd([("ana", False)], 0.0)
+        if self.running:
+            self.finish(data, 1)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), more=st.integers(0, 2))
@@ -132,7 +149,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     def leave_twice(self) -> None:
         self.send(Leave(TicketId(self.count + 1000)))
 
-    @rule(seconds=st.sampled_from([0.001, 0.5, 3.0, 11.0, 31.0, 200.0]))
+    @rule(seconds=st.sampled_from([1 / 1024, 0.5, 3.0, 11.0, 29.0, 31.0, 200.0]))
     def time_passes(self, seconds: float) -> None:
         """The shell ticks when the policy asked for it, so no wake-up is jumped over."""
         until_s = self.now_s + seconds
@@ -208,6 +225,12 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert own is None or held[known.seat] < own, "the seat's own bound"
         assert self.now_s - known.arrived_s < self.limits.queue_deadline_s, "past the deadline"
         rivals = [other for other in self.waiting.values() if self.may_run(other, held)]
+        if self.stands_behind(known):
+            assert all(self.stands_behind(other) for other in rivals), "a helper in front of a turn that may run"
+            steps["helpers"] += bool(rivals)
+        else:
+            steps["patient"] += known.helper and bool(rivals)
+            rivals = [other for other in rivals if not self.stands_behind(other)]
         assert all(held[other.seat] >= held[known.seat] for other in rivals), "fewest tickets first"
         equal = [other for other in rivals if held[other.seat] == held[known.seat]]
         latest = self.served_at.get(known.seat, 0)
@@ -236,6 +259,9 @@ class AdmissionMachine(RuleBasedStateMachine):
                 held = Counter(other.seat for other in self.running.values())
                 free = len(self.running) < self.limits.streams
                 assert not (free and self.may_run(known, held)), "refused beside a free ticket"
+
+    def stands_behind(self, known: Known) -> bool:
+        return known.helper and self.now_s - known.arrived_s < HELPER_PATIENCE_S
 
     def may_run(self, known: Known, held: Counter[str]) -> bool:
         own = self.own_max[known.seat]
@@ -280,3 +306,4 @@ def test_no_order_of_events_breaks_the_policy() -> None:
         ),
     )
     assert steps["steps"] >= STEPS_WANTED, steps
+    assert min(steps["helpers"], steps["patient"]) > 0, f"the rules of helpers were put to the test: {steps}"

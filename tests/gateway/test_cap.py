@@ -10,8 +10,10 @@ import pytest
 
 from gateway.admission import Admission
 from gateway.admission_types import Arrive, Decision, Event, Granted, Leave
+from tests.gateway import forms
+from tests.gateway.forms import PATHS, ROUTES
 from tests.gateway.running import Running, running
-from tests.gateway.wire import CHAT, COMPLETIONS, Answer, ask, exchange, post
+from tests.gateway.wire import Answer, ask, call, exchange, post
 
 pytestmark = pytest.mark.anyio
 
@@ -60,11 +62,16 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return seen
 
 
+def path_of(number: int) -> str:
+    """The routes take turns: one cap is for all of them together."""
+    return PATHS[number % len(PATHS)]
+
+
 async def ten(gateway: Running) -> list[Answer]:
     """Ten requests, each in line before the next is sent."""
     tasks: list[asyncio.Task[Answer]] = []
     for number, seat in enumerate(seat for seat, count in WAVES for _ in range(count)):
-        path = COMPLETIONS if number % 3 == 2 else CHAT
+        path = path_of(number)
         body = ask(path, f"request {number}", stream=True, max_tokens=30 + 7 * number)
         tasks.append(asyncio.create_task(exchange(gateway, post(body, path=path, seat=seat))))
         await gateway.until(lambda wanted=number + 1: len(gateway.core.live) == wanted and all_in_line(gateway))
@@ -99,7 +106,7 @@ async def test_ten_clients_at_cap_four(watched: Watched) -> None:
         assert (stats.peak_sequences, stats.peak_requests, watched.most_running) == (4, 4, 4)
         assert (stats.completed, stats.aborted, stats.requests) == (10, 0, 10)
         assert engine_idle_s(gateway) < IDLE_MAX_S  # the connection to the engine included
-    assert all(answer.whole and answer.events()[-1] == b"data: [DONE]" for answer in answers)
+    assert all(forms.whole(path_of(number), answer) for number, answer in enumerate(answers))
     assert [line["completion_tokens"] for line in sorted(gateway.done(), key=lambda x: x["completion_tokens"])] == [
         30 + 7 * number for number in range(10)
     ]
@@ -125,14 +132,15 @@ async def test_the_order_is_fair_between_seats(watched: Watched) -> None:
         assert own == sorted(own)
 
 
-async def test_one_seat_may_use_all_streams_until_others_come(watched: Watched) -> None:
-    async with running({"silent_s": 0.1}) as gateway:
-        own = [asyncio.create_task(exchange(gateway, post(ask(CHAT, stream=True), seat="a"))) for _ in range(8)]
+@ROUTES
+async def test_one_seat_may_use_all_streams_until_others_come(path: str, watched: Watched) -> None:
+    async with running({"silent_s": 0.06}) as gateway:
+        own = [asyncio.create_task(call(gateway, path, stream=True)) for _ in range(8)]
         await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 4)
         assert {seat for _, seat, _ in gateway.core.limiter.view().running} == {"a"}
         others = []
         for number, seat in enumerate("bcb", start=5):
-            others.append(asyncio.create_task(exchange(gateway, post(ask(CHAT, stream=True), seat=seat))))
+            others.append(asyncio.create_task(call(gateway, path, seat=seat, stream=True)))
             await gateway.until(lambda wanted=number: len(gateway.core.limiter.view().waiting) == wanted)
         answers = await asyncio.gather(*own, *others)
     assert all(answer.whole for answer in answers)
@@ -141,10 +149,15 @@ async def test_one_seat_may_use_all_streams_until_others_come(watched: Watched) 
 
 async def test_what_is_not_inference_is_never_capped() -> None:
     async with running({"silent_s": 30.0}, admission={"queue_max": 0}) as gateway:
-        tasks = [asyncio.create_task(exchange(gateway, post(ask(CHAT, stream=True), seat=s))) for s in "abcd"]
+        seats = zip(PATHS, "abcd", strict=True)
+        tasks = [asyncio.create_task(call(gateway, path, seat=seat, stream=True)) for path, seat in seats]
         await gateway.until(lambda: gateway.core.limiter.running == 4)
-        assert (await exchange(gateway, post(ask(CHAT), seat="e"))).status == 429
-        for path in ("/v1/models", "/health", "/ready", "/metrics", "/admin/login"):
+        for path in PATHS:
+            assert (await call(gateway, path, seat="e")).status == 429
+        for counted in ("/v1/messages/count_tokens", "/v1/responses/input_tokens"):
+            body = ask(counted.rpartition("/")[0], "x" * 400)
+            assert (await exchange(gateway, post(body, path=counted, seat="e"))).json()["input_tokens"] > 99
+        for path in ("/v1/models", "/v1/models/fake-model", "/health", "/ready", "/metrics", "/admin/login"):
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nx-api-key: moe-key-of-e\r\n\r\n".encode()
             assert (await exchange(gateway, request)).status in (200, 303), path
         for task in tasks:

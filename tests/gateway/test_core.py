@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from gateway import logs
 from gateway.admission_types import Reason, Rejected
 from gateway.app import _cookie_secret, _core
 from gateway.core import Core, Engine
+from gateway.dialects import Prepared
+from gateway.dialects.openai import CHAT
 from gateway.keys import digest_of
+from gateway.problem import Problem
 from gateway.settings import AdmissionSettings, GatewaySettings
 from gateway.state import BoxState, EngineProfile, EngineState, Phase
 from gateway.upstream import EngineAddress
@@ -115,3 +119,42 @@ def test_a_full_disk_leaves_a_secret_in_memory(tmp_path: Path) -> None:
     kept = _cookie_secret(tmp_path / "cookie.secret")
     assert _cookie_secret(tmp_path / "cookie.secret") == kept
     assert (tmp_path / "cookie.secret").stat().st_mode & 0o777 == 0o600
+
+
+def named(core: Core, model: object, **fields: object) -> Prepared | Problem:
+    raw = json.dumps({"model": model, "messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    prepared = CHAT.prepare(raw, json.loads(raw))
+    assert isinstance(prepared, Prepared)
+    return core.named(prepared)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [("m", "m"), ("other", "other"), (None, None), ("claude-sonnet-4-5", "m"), ("claude-", "m"), ("Claude-x", ""),
+     ("gpt-5", ""), ("", ""), ("claude", ""), ("claude-" + "x" * 200, "m"), ("claude-" + "x" * 70_000, "")],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+async def test_a_vendors_name_means_the_model_that_is_here(tmp_path: Path, asked: str | None, sent: str | None) -> None:
+    core = make(tmp_path)
+    box, engine = ready("one", streams=1)
+    core.engine_changed(
+        box.model_copy(update={"engine": box.engine.model_copy(update={"models": ("m", "other")})}), engine
+    )
+    result = named(core, asked)
+    if sent == "":
+        assert isinstance(result, Problem)
+        assert (result.status, result.code, result.param) == (404, "model_not_found", "model")
+        assert len(result.message) < 400
+    else:
+        assert isinstance(result, Prepared)
+        assert (json.loads(result.body)["model"], result.model) == (sent, sent)
+
+
+@pytest.mark.anyio
+async def test_any_name_passes_while_nobody_knows_the_models(tmp_path: Path) -> None:
+    core = make(tmp_path)
+    core.engine_changed(*ready("one", streams=1))
+    result = named(core, "claude-x")
+    assert isinstance(result, Prepared)
+    assert result.model == "claude-x"

@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.counting import PLACES
 from gateway.limiter import Limiter, Place
-from tests.gateway.running import SEATS, Running, running
-from tests.gateway.wire import CHAT, COMPLETIONS, Wire, ask, chat, connect, exchange, head, post
+from tests.gateway.forms import PATHS, ROUTES, STREAM_OR_NOT
+from tests.gateway.running import ABILITIES, SEATS, Running, running
+from tests.gateway.wire import Wire, ask, call, chat, connect, exchange, head, post
 
 pytestmark = pytest.mark.anyio
 
@@ -40,13 +42,12 @@ def half_close(client: Wire) -> None:
     client.writer.write_eof()
 
 
-def big(text: str) -> bytes:
+def big(text: str, **fields: bool) -> bytes:
     """A body that is parsed in its turn."""
-    return json.dumps(chat(padding=text * 3_000_000)).encode()
+    return json.dumps(chat(padding=text * 3_000_000, **fields)).encode()
 
 
 HOW = pytest.mark.parametrize("how", [close, reset, half_close])
-STREAM_OR_NOT = pytest.mark.parametrize("stream", [True, False])
 
 
 @pytest.fixture
@@ -79,52 +80,99 @@ async def measured(gateway: Running, client: Wire, how: Gone, left_at: list[floa
     assert gateway.done()[0]["word"] == "client_gone"
 
 
+@ROUTES
 @HOW
 @STREAM_OR_NOT
-async def test_in_the_queue(how: Gone, stream: bool, left_at: list[float]) -> None:
+async def test_in_the_queue(path: str, how: Gone, stream: bool, left_at: list[float]) -> None:
     async with running({"silent_s": 30.0}, streams=1) as gateway, connect(gateway, post(chat(), seat="b")):
         await gateway.until(lambda: gateway.engine.stats.running == 1)
-        async with connect(gateway, post(chat(stream=stream))) as client:
+        async with connect(gateway, post(ask(path, stream=stream), path=path)) as client:
             await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 1)
             await measured(gateway, client, how, left_at, upstream=False)
         assert gateway.core.limiter.view().waiting == ()
         assert gateway.engine.stats.requests == 1
 
 
+PREFILLS = pytest.mark.parametrize(
+    ("stream", "early"),
+    [(False, {}), (True, {"headers_delay": True}), (True, {"early_events": False}), (True, {})],
+    ids=["whole", "nothing sent", "headers sent", "events sent"],
+)
+
+
+@ROUTES
 @HOW
-@STREAM_OR_NOT
-@pytest.mark.parametrize("headers_delay", [True, False])
-async def test_in_a_silent_prefill(how: Gone, stream: bool, headers_delay: bool, left_at: list[float]) -> None:
-    knobs = {"silent_s": 30.0, "headers_delay": headers_delay}
-    async with running(knobs) as gateway, connect(gateway, post(chat(stream=stream))) as client:
+@PREFILLS
+async def test_in_a_silent_prefill(
+    path: str, how: Gone, stream: bool, early: dict[str, bool], left_at: list[float]
+) -> None:
+    async with (
+        running({"silent_s": 30.0} | early) as gateway,
+        connect(gateway, post(ask(path, stream=stream), path=path)) as client,
+    ):
         await gateway.until(lambda: gateway.engine.stats.running == 1)
         await measured(gateway, client, how, left_at, upstream=True)
 
 
+@ROUTES
 @HOW
-async def test_in_decode(how: Gone, left_at: list[float]) -> None:
+async def test_in_decode(path: str, how: Gone, left_at: list[float]) -> None:
     knobs = {"reply_tokens": 200_000, "time_scale": 1.0}
-    async with running(knobs) as gateway, connect(gateway, post(chat(stream=True))) as client:
+    async with running(knobs) as gateway, connect(gateway, post(ask(path, stream=True), path=path)) as client:
         await client.head()
-        for _ in range(5):
+        for _ in range(7):
             await client.chunk()
         await measured(gateway, client, how, left_at, upstream=True)
         assert gateway.done()[0]["completion_tokens"] >= 3
 
 
-async def test_while_it_does_not_read(left_at: list[float]) -> None:
+@ROUTES
+async def test_in_the_decode_of_a_reply_in_one_piece(path: str, left_at: list[float]) -> None:
+    knobs = {"reply_tokens": 200_000, "time_scale": 1.0}
+    async with running(knobs) as gateway, connect(gateway, post(ask(path), path=path)) as client:
+        await gateway.until(lambda: gateway.engine.stats.tokens_out > 0)
+        await measured(gateway, client, close, left_at, upstream=True)
+
+
+@ROUTES
+@HOW
+async def test_while_it_is_counted(path: str, how: Gone) -> None:
+    """It has no place in line yet, and nothing of it may stay: not its bytes, not the engine's counting."""
+    body = post(ask(path, "word " * 1200), path=path)
+    counting = counters()
+    async with running({"hang_counts": True}, context_tokens=1000) as gateway, connect(gateway, body) as client:
+        await gateway.until(lambda: sum(gateway.engine.stats.paths[name] for name in counting) == 1)
+        gone_s = time.monotonic()
+        how(client)
+        await gateway.until(lambda: not gateway.core.live, 2.0)
+        assert time.monotonic() - gone_s < ALLOWED_S
+        await gateway.idle()
+        assert gateway.core.counting._checks._value == PLACES
+        await gateway.until(lambda: len(gateway.done()) == 1)
+        assert gateway.done()[0]["word"] == "client_gone"
+        assert gateway.engine.stats.requests == 0
+
+
+def counters() -> set[str]:
+    return set(ABILITIES.counters.values())
+
+
+@ROUTES
+async def test_while_it_does_not_read(path: str, left_at: list[float]) -> None:
     knobs = {"reply_tokens": 250_000, "tokens_per_chunk": 400, "time_scale": 0.0005}
-    async with running(knobs) as gateway, connect(gateway, post(chat(stream=True)), small=True) as client:
+    request = post(ask(path, stream=True), path=path)
+    async with running(knobs) as gateway, connect(gateway, request, small=True) as client:
         await client.head()
         client.writer.transport.pause_reading()
-        await gateway.until(lambda: any(x.send_since_s is not None for x in gateway.core.live))
+        await gateway.until(lambda: any(live.client.sending for live in gateway.core.live))
         await measured(gateway, client, reset, left_at, upstream=True)
 
 
+@ROUTES
 @HOW
-async def test_while_its_body_is_being_read(how: Gone) -> None:
-    body = json.dumps(chat("x" * 200_000)).encode()
-    request = post(body)[: -len(body) // 2]
+async def test_while_its_body_is_being_read(path: str, how: Gone) -> None:
+    body = json.dumps(ask(path, "x" * 200_000)).encode()
+    request = post(body, path=path)[: -len(body) // 2]
     async with running() as gateway, connect(gateway, request) as client:
         await gateway.until(lambda: gateway.core.bodies.used_bytes == len(body))
         gone_s = time.monotonic()
@@ -136,11 +184,12 @@ async def test_while_its_body_is_being_read(how: Gone) -> None:
         assert gateway.done()[0]["word"] == "client_gone"
 
 
-async def test_the_ticket_of_one_that_leaves_goes_to_the_next_in_line(left_at: list[float]) -> None:
-    async with running({"silent_s": 0.2}, streams=1) as gateway:
-        async with connect(gateway, post(chat())) as first:
+@ROUTES
+async def test_the_ticket_of_one_that_leaves_goes_to_the_next_in_line(path: str) -> None:
+    async with running({"silent_s": 0.1}, streams=1) as gateway:
+        async with connect(gateway, post(ask(path), path=path)) as first:
             await gateway.until(lambda: gateway.engine.stats.running == 1)
-            second = asyncio.create_task(exchange(gateway, post(chat(), seat="b")))
+            second = asyncio.create_task(call(gateway, path, seat="b"))
             await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 1)
             first.vanish()
             await gateway.until(lambda: gateway.engine.stats.requests == 2, 0.2)
@@ -175,7 +224,7 @@ _WORDS = ("ok", "client_gone")
 
 
 async def _one_that_leaves(gateway: Running, dice: random.Random) -> None:
-    path = dice.choice([CHAT, COMPLETIONS])
+    path = dice.choice(PATHS)
     seat = dice.choice(SEATS)
     body = json.dumps(ask(path, "x" * dice.choice([10, 90_000]), stream=dice.random() < 0.7)).encode()
     request = head(path, seat, {"Content-Length": str(len(body))}) + body
@@ -204,10 +253,10 @@ async def test_who_leaves_before_the_turn_of_a_large_body_holds_nothing(how: Gon
         assert (await exchange(gateway, post(big("y")))).status == 200
 
 
-async def test_large_bodies_are_all_served_and_held_by_nothing_while_they_run() -> None:
-    async with running({"silent_s": 0.3}) as gateway, asyncio.TaskGroup() as group:
-        tasks = [group.create_task(exchange(gateway, post(big(text), seat=text))) for text in "abc"]
+async def test_large_bodies_are_all_served_and_held_by_nothing_while_they_stream() -> None:
+    async with running({"silent_s": 0.6}, context_tokens=None) as gateway, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(exchange(gateway, post(big(text, stream=True), seat=text))) for text in "abc"]
         await gateway.until(lambda: gateway.engine.stats.running == 3)
-        assert gateway.core.bodies.used_bytes == 0
-        assert all(not live._raw for live in gateway.core.live)
+        await gateway.until(lambda: gateway.core.bodies.used_bytes == 0, 0.2)
+        assert all(not live._raw and live.prepared and not live.prepared.body for live in gateway.core.live)
     assert [task.result().status for task in tasks] == [200] * 3

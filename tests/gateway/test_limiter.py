@@ -167,3 +167,19 @@ def test_cancelled_tasks_lose_no_ticket_and_hold_none(seed: int) -> None:
         assert limiter._places == {}
 
     virtual(main, streams=4)
+
+
+def test_a_helper_stands_behind_a_turn_that_came_later() -> None:
+    async def main(limiter: Limiter) -> None:
+        with contextlib.ExitStack() as stack:
+            running = enter(limiter, stack)
+            helper = stack.enter_context(limiter.enter("ben", None, 1, ignore, helper=True))
+            turn = enter(limiter, stack, "cleo")
+            assert (helper.position(), turn.position()) == ((2, 2), (1, 2))
+            running.leave()
+            assert isinstance(await turn.wait(0), Granted)
+            assert await helper.wait(0) is None
+            turn.leave()
+            assert isinstance(await helper.wait(0), Granted)
+
+    virtual(main, streams=1)

@@ -1,4 +1,4 @@
-"""What is measured and stripped does not depend on how the bytes arrived."""
+"""What is measured: usage as each form spells it, pace, the recorded stream of a chat, replies in one piece."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.meter import BUFFER_MAX_BYTES, ChatTap, JsonTap, Meter, Usage, usage_of
-from gateway.sse import HELD_MAX_BYTES
+from gateway import taps
+from gateway.meter import Meter, Usage, chat_usage, messages_usage, responses_usage
+from gateway.taps import ChatTap, JsonTap
 from tests.gateway.recording import DONE, HEAD, USAGE, USED, chunk, crlf, cut, recorded
 
 RECORDED = recorded()
+COMMENTS = {b": ping\n\n", b":\n\n", b": ping\r\n\r\n", b":\r\n\r\n"}
 COUNTED = Usage(11, 7, 4)
 ERROR = b'data: {"error":{"message":"EngineCore encountered an issue.","code":500}}\n\n'
 
@@ -28,7 +30,8 @@ def run(pieces: Iterable[bytes], *, strip: bool = False) -> tuple[bytes, ChatTap
 
 
 def wanted(form: list[bytes], strip: bool) -> bytes:
-    return b"".join(form[:-2] + form[-1:]) if strip else b"".join(form)
+    """What is sent on of it: no comments, and no usage that only we asked for."""
+    return b"".join(event for event in (form[:-2] + form[-1:] if strip else form) if event not in COMMENTS)
 
 
 @pytest.mark.parametrize("strip", [False, True])
@@ -85,7 +88,10 @@ def test_an_error_in_the_stream_is_seen_wherever_it_comes(before: int, done: byt
     stream = b"".join(RECORDED[:before]) + ERROR + done
     for pieces in ([stream], list(cut(stream, range(len(stream))))):
         out, tap = run(pieces)
-        assert out == stream.removesuffix(done), "what says that all is well is dropped"
+        assert out == wanted(RECORDED[:before], False), (
+            "what says that all is well is dropped, and the error is kept back"
+        )
+        assert json.loads(tap.meter.error)["error"]["code"] == 500
         assert tap.meter.failed is True
         assert tap.whole is False
 
@@ -101,15 +107,6 @@ def test_half_an_event_is_dropped_so_that_an_error_can_follow() -> None:
     out, tap = run([RECORDED[1], RECORDED[3][:-1]])
     assert out == RECORDED[1]
     assert not tap.whole
-
-
-def test_an_event_above_the_limit_passes() -> None:
-    large = b"data: " + chunk({"content": "x" * HELD_MAX_BYTES}) + b"\n\n"
-    stream = b"".join([*RECORDED[:4], large, *RECORDED[4:]])
-    for size in (65_536, 1_000_003):
-        out, tap = run(cut(stream, range(0, len(stream), size)), strip=True)
-        assert out == stream.replace(RECORDED[-2], b"")
-        assert (tap.meter.usage, tap.whole) == (COUNTED, True)
 
 
 def test_times_and_pace_come_from_tokens_not_from_chunks() -> None:
@@ -161,13 +158,56 @@ def test_no_pace_without_two_tokens_or_time() -> None:
         ([], None),
         ({"prompt_tokens": 1}, None),
         ({"prompt_tokens": 1, "completion_tokens": "2"}, None),
+        ({"prompt_tokens": 1, "completion_tokens": True}, None),
         ({"prompt_tokens": 1, "completion_tokens": 2}, Usage(1, 2, None)),
         ({"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(1, 2, None)),
         (USAGE, COUNTED),
     ],
 )
 def test_usage_as_engines_spell_it(value: object, usage: Usage | None) -> None:
-    assert usage_of(value) == usage
+    assert chat_usage(value) == usage
+
+
+@pytest.mark.parametrize(
+    ("value", "usage"),
+    [
+        (None, None),
+        ({"prompt_tokens": 1, "completion_tokens": 2}, None),
+        ({"input_tokens": 1}, None),
+        ({"input_tokens": 1, "output_tokens": 2, "input_tokens_details": []}, Usage(1, 2, None)),
+        ({"input_tokens": 11, "output_tokens": 7, "input_tokens_details": {"cached_tokens": 4}}, COUNTED),
+    ],
+)
+def test_usage_of_responses_has_the_cached_tokens_in_it(value: object, usage: Usage | None) -> None:
+    assert responses_usage(value) == usage
+
+
+@pytest.mark.parametrize(
+    ("value", "usage"),
+    [
+        (None, None),
+        ([], None),
+        ({"input_tokens": 1}, None),
+        ({"output_tokens": 1}, None),
+        ({"input_tokens": None, "output_tokens": 2}, None),
+        ({"input_tokens": 1, "output_tokens": 2}, Usage(1, 2, None)),
+        ({"input_tokens": 7, "cache_read_input_tokens": 4, "output_tokens": 7}, COUNTED),
+        (
+            {
+                "input_tokens": 5,
+                "cache_read_input_tokens": 4,
+                "cache_creation_input_tokens": 2,
+                "output_tokens": 7,
+            },
+            COUNTED,
+        ),
+        ({"input_tokens": 11, "cache_read_input_tokens": None, "output_tokens": 7}, Usage(11, 7, None)),
+    ],
+)
+def test_usage_of_messages_leaves_the_cached_tokens_out_and_the_prompt_does_not(
+    value: object, usage: Usage | None
+) -> None:
+    assert messages_usage(value) == usage
 
 
 @pytest.mark.parametrize(
@@ -185,7 +225,7 @@ def test_usage_as_engines_spell_it(value: object, usage: Usage | None) -> None:
 def test_a_reply_in_one_piece(reply: bytes, usage: Usage | None, failed: bool, whole: bool) -> None:
     for status in (200, 500):
         for pieces in ([reply], list(cut(reply, range(len(reply))))):
-            tap = JsonTap(status)
+            tap = JsonTap(status, chat_usage)
             assert b"".join(tap.feed(piece, 1.0) for piece in pieces) + tap.finish(2.0) == reply
             assert (tap.meter.usage, tap.meter.failed) == (usage, failed)
             assert tap.whole is (whole or status != 200)
@@ -204,7 +244,7 @@ def test_errors_as_engines_spell_them_are_seen_and_what_ends_well_is_dropped(err
     stream = b"".join(RECORDED[:5]) + error
     for pieces in ([stream + DONE], [stream, DONE], list(cut(stream + DONE, range(len(stream))))):
         out, tap = run(pieces)
-        assert out == stream
+        assert out == wanted(RECORDED[:5], False)
         assert (tap.meter.failed, tap.whole) == (True, False)
 
 
@@ -212,19 +252,12 @@ def test_errors_as_engines_spell_them_are_seen_and_what_ends_well_is_dropped(err
 def test_text_about_errors_is_no_error(text: str) -> None:
     said = b"data: " + chunk({"content": text}) + b"\n\n"
     out, tap = run([*RECORDED[:4], said, b": error\n\n", DONE])
-    assert out == b"".join(RECORDED[:4]) + said + b": error\n\n" + DONE
+    assert out == wanted(RECORDED[:4], False) + said + DONE
     assert (tap.meter.failed, tap.whole) == (False, True)
 
 
-def test_a_reply_too_large_to_parse_is_whole_when_it_was_framed() -> None:
-    tap = JsonTap()
-    tap.feed(b"x" * (BUFFER_MAX_BYTES + 1), 1.0)
-    tap.finish(1.0, framed=False)
-    assert not tap.whole
-
-
 def test_a_reply_too_large_to_parse_still_passes() -> None:
-    tap, piece = JsonTap(), b"x" * (BUFFER_MAX_BYTES // 2 + 1)
+    tap, piece = JsonTap(200, chat_usage), b"x" * (taps.BUFFER_MAX_BYTES // 2 + 1)
     assert tap.feed(piece, 1.0) is piece
     assert tap.feed(piece, 1.0) is piece
     assert tap.finish(1.0) == b""

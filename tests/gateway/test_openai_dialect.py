@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.dialects import Prepared
 from gateway.dialects.openai import CHAT, COMPLETIONS, OpenAI
-from gateway.meter import ChatTap, JsonTap
+from gateway.dialects.traits import Traits
 from gateway.problem import Problem, bad_request, engine_lost
+from gateway.taps import ChatTap, JsonTap
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -193,11 +194,12 @@ def test_the_type_follows_the_status(status: int, kind: str) -> None:
 
 
 def test_an_error_in_a_stream_is_one_event_that_our_own_tap_sees() -> None:
-    event = CHAT.stream_error(engine_lost('"line"\n\nbreak'))
+    event = CHAT.stream_error(engine_lost('"line"\n\nbreak'), None)
     assert event.count(b"\n\n") == 1
     tap = ChatTap(False)
-    assert tap.feed(event, 1.0) == event
+    assert tap.feed(event, 1.0) == b""
     assert tap.meter.failed
+    assert b"data: " + tap.meter.error + b"\n\n" == event
     assert not tap.whole
 
 
@@ -217,4 +219,33 @@ def test_options_longer_than_any_are_refused() -> None:
     raw = b'{"messages":[1],"stream":true,"stream_options":{"a":"%s"}}' % (b"x" * 70_000)
     found = CHAT.prepare(raw, json.loads(raw))
     assert isinstance(found, Problem)
-    assert (found.status, found.param) == (400, "stream_options")
+    assert (found.status, found.heals) == (400, False)
+    assert "longer than 65536 bytes" in found.message
+
+
+def test_what_acts_on_the_engine_is_dropped_and_usage_asked_for() -> None:
+    raw = b'{"priority":-5,"messages":[1],"cache_salt":"x","stream":true,"id_slot":1}'
+    assert prepared(raw).body == b'{"stream_options":{"include_usage":true},"messages":[1],"stream":true}'
+
+
+def test_what_is_known_of_a_conversation() -> None:
+    form = {"type": "json_schema", "json_schema": {}}
+    fields = {"tools": [{"type": "function"}], "response_format": form, "prompt_cache_key": "k", "max_tokens": 5}
+    messages = [{"role": "system", "content": "s"}, *MESSAGES, {"role": "assistant", "content": "par"}]
+    raw = json.dumps({"messages": messages, "continue_final_message": True, **fields}).encode()
+    found = prepared(raw)
+    assert found.max_tokens == ("max_tokens", 5)
+    assert found.traits == Traits(
+        first_text="hi", continues_at="messages[2]", continues_asked=True, tools=True, json_output=True, prompt_key="k"
+    )
+    assert prepared(b'{"messages":[1],"functions":[{}]}').traits.tools
+    assert prepared(b'{"messages":[1],"tools":[]}').traits == Traits()
+    assert prepared(b'{"prompt":"abc"}', COMPLETIONS).traits == Traits(first_text="abc")
+
+
+def test_the_bound_of_the_answer_that_the_engine_would_take_is_known() -> None:
+    assert prepared(b'{"messages":[1],"max_tokens":7,"max_completion_tokens":9}').max_tokens == (
+        "max_completion_tokens",
+        9,
+    )
+    assert prepared(b'{"messages":[1],"max_tokens":0}').max_tokens is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,11 @@ from hypothesis import strategies as st
 
 from gateway import problem as problems
 from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Reason, Rejected, TicketId
+from gateway.dialects.messages import MESSAGES
+from gateway.dialects.openai import CHAT, COMPLETIONS
+from gateway.dialects.responses import RESPONSES
 from gateway.problem import Problem, ordinal, refused
+from gateway.responses import problem_headers
 from gateway.state import Cause, EngineState, Phase
 
 NOW = 1_800_000_000.0
@@ -118,6 +124,14 @@ OTHERS: list[tuple[Problem, int, list[str]]] = [
     (problems.method_not_allowed("/v1/x", "POST"), 405, ["/v1/x", "POST"]),
     (problems.unknown_model("gpt", ("a", "b")), 404, ["gpt", "a, b"]),
     (problems.unknown_model("gpt", ()), 404, ["none yet"]),
+    (problems.context_too_long(12030, 8192), 400, ["12030 tokens", "8192 tokens"]),
+    (problems.answer_too_long(6000, 4000, 8192), 400, ["10000 tokens", "6000 in", "4000 in", "8192 tokens"]),
+    (problems.image_on_text_only("messages[0].content[1]"), 400, ["messages[0].content[1]"]),
+    (problems.continuation_not_honoured("messages[3]"), 400, ["messages[3]"]),
+    (problems.dialect_not_served("/v1/x", ("/v1/y", "/v1/z")), 501, ["/v1/x", "/v1/y, /v1/z"]),
+    (problems.dialect_not_served("/v1/x", ()), 501, ["/v1/x"]),
+    (problems.count_failed(), 503, ["10 s"]),
+    (problems.first_token_late(235.0), 503, ["235 s", "10 s"]),
     (problems.body_too_large(64 * 1024 * 1024), 413, ["64 MiB"]),
     (problems.body_too_large(1024), 413, ["1024 bytes"]),
     (problems.body_too_slow(30.0), 408, ["30 s"]),
@@ -140,21 +154,127 @@ def test_every_other_problem(problem: Problem, status: int, named: list[str]) ->
     assert problem.heals or problem.retry_after_s is None
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b'{"error":{"message":"too long"}}', "too long"),
-        (b'{"error":{"message":5}}', "status 400"),
-        (b'{"error":"x"}', "status 400"),
-        (b"[]", "status 400"),
-        (b"<html>", "status 400"),
-    ],
+@pytest.mark.parametrize(("status", "heals"), [(400, False), (404, False), (422, False), (500, True), (502, True)])
+@pytest.mark.parametrize("message", ["too long", ""])
+def test_what_the_engine_said_is_passed_on(status: int, heals: bool, message: str) -> None:
+    problem = problems.engine_said(status, message, "its_code", "its_param")
+    assert (problem.status, problem.code, problem.param, problem.heals) == (status, "its_code", "its_param", heals)
+    assert problem.message == (message or f"The engine refused the request with status {status}.")
+    assert problems.engine_said(status, message, "", None).code == "engine_refused"
+
+
+# What programs are told: types, codes, headers
+
+SHAPES: list[tuple[Problem, str, str, str]] = [
+    # problem, type of OpenAI, type of Anthropic, code of `response.failed`
+    (problems.bad_request("x", "n"), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
+    (problems.denied(401, "unknown", "x"), "authentication_error", "authentication_error", "invalid_prompt"),
+    (problems.denied(403, "disabled", "x"), "permission_error", "permission_error", "invalid_prompt"),
+    (problems.unknown_path("/x", ()), "not_found_error", "not_found_error", "invalid_prompt"),
+    (problems.method_not_allowed("/x", "POST"), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
+    (problems.unknown_model("gpt", ()), "not_found_error", "not_found_error", "invalid_prompt"),
+    (problems.context_too_long(9, 8), "invalid_request_error", "invalid_request_error", "context_length_exceeded"),
+    (problems.answer_too_long(6, 5, 8), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
+    (problems.image_on_text_only("x"), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
+    (problems.continuation_not_honoured("x"), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
+    (problems.dialect_not_served("/x", ()), "server_error", "api_error", "invalid_prompt"),
+    (problems.count_failed(), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
+    (problems.first_token_late(235.0), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
+    (problems.body_too_large(1024), "invalid_request_error", "request_too_large", "invalid_prompt"),
+    (problems.body_too_slow(30.0), "timeout_error", "timeout_error", "server_error"),
+    (problems.bodies_full(), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
+    (problems.engine_not_ready(EngineState(), NOW), "service_unavailable_error", "overloaded_error",
+     "rate_limit_exceeded"),
+    (problems.engine_lost("x"), "server_error", "api_error", "server_error"),
+    (problems.engine_unreachable("x"), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
+    (problems.engine_busy(429), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
+    (problems.engine_refused_key(), "server_error", "api_error", "server_error"),
+    (problems.engine_said(400, "x", "", None), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
+    (problems.engine_said(500, "x", "", None), "server_error", "api_error", "server_error"),
+    (problems.ended(Reason.MAX_STREAM, 1800.0), "server_error", "timeout_error", "invalid_prompt"),
+    (problems.ended(Reason.SEAT_GONE, 0), "permission_error", "permission_error", "invalid_prompt"),
+    (problems.ended(Reason.DRAINING, 0), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
+    (refused(rejected(Reason.QUEUE_FULL, 20, 1, 9), 4), "rate_limit_error", "rate_limit_error", "rate_limit_exceeded"),
+    (refused(rejected(Reason.DEADLINE, 20, 1, 9), 4), "rate_limit_error", "rate_limit_error", "rate_limit_exceeded"),
+    (refused(rejected(Reason.ENGINE_LOST, 10, 1, 9), 4), "service_unavailable_error", "overloaded_error",
+     "rate_limit_exceeded"),
+    (refused(rejected(Reason.SEAT_GONE, 0, 0, 0), 4), "permission_error", "permission_error", "invalid_prompt"),
+]  # fmt: skip
+EACH_SHAPE = pytest.mark.parametrize(
+    ("problem", "openai", "anthropic", "failed"), SHAPES, ids=[f"{row[0].code}-{row[0].status}" for row in SHAPES]
 )
-def test_what_the_engine_said_is_passed_on(body: bytes, said: str) -> None:
-    problem = problems.engine_said(400, body)
-    assert said in problem.message
-    assert problem.heals is False
-    assert problems.engine_said(500, body).heals is True
+FINAL = {"server_is_overloaded", "slow_down", "insufficient_quota", "usage_not_included"}
+"""Codes at which Codex gives up. Source: facts/clients.md section 3.3."""
+
+
+@EACH_SHAPE
+def test_the_shape_of_openai(problem: Problem, openai: str, anthropic: str, failed: str) -> None:
+    for dialect in (CHAT, COMPLETIONS, RESPONSES):
+        told = json.loads(dialect.error(problem))
+        error = {"message": problem.message, "type": openai, "param": problem.param, "code": problem.code}
+        assert told == {"error": error}
+    event = CHAT.stream_error(problem, None)
+    inside = json.loads(event.removeprefix(b"data: "))["error"]
+    again = inside.pop("message").removesuffix(problem.message)
+    assert event.endswith(b"}}\n\n")
+    assert inside == {name: value for name, value in error.items() if name != "message"}
+    assert bool(again) is problem.heals, "agents that read only the sentence send it again at these words"
+    assert bool(re.search("(?i)rate limit|overloaded|server error|service unavailable|timeout", again)) is problem.heals
+
+
+@EACH_SHAPE
+def test_the_shape_of_anthropic(problem: Problem, openai: str, anthropic: str, failed: str) -> None:
+    told = json.loads(MESSAGES.error(problem))
+    assert (told["type"], told["error"]["type"]) == ("error", anthropic)
+    assert told["error"]["message"]
+    assert problem.tokens is not None or told["error"]["message"] == problem.message
+    name, data = MESSAGES.stream_error(problem, None).removesuffix(b"\n\n").split(b"\n")
+    inside = json.loads(data.removeprefix(b"data: "))
+    assert name == b"event: error"
+    assert inside["error"]["message"] == told["error"]["message"]
+    assert (inside["error"]["type"] == "overloaded_error") is problem.heals, "Claude Code sends it again at this type"
+
+
+@EACH_SHAPE
+def test_a_response_fails_with_a_code_that_codex_understands(
+    problem: Problem, openai: str, anthropic: str, failed: str
+) -> None:
+    value = json.loads(RESPONSES.stream_error(problem, None).split(b"data: ")[1])
+    error = value["response"]["error"]
+    assert error["code"] == failed
+    assert error["code"] not in FINAL
+    assert (error["code"] in ("rate_limit_exceeded", "server_error")) is problem.heals
+    assert error["message"].startswith(problem.message)
+    timed = re.search(r"Please try again in (\d+)s\.", error["message"])
+    assert (timed is not None) is (failed == "rate_limit_exceeded")
+    assert timed is None or int(timed[1]) == problem.retry_after_s
+
+
+@EACH_SHAPE
+def test_headers_say_whether_and_when(problem: Problem, openai: str, anthropic: str, failed: str) -> None:
+    headers = dict(problem_headers(problem))
+    assert (headers.get(b"x-should-retry") == b"false") is not problem.heals
+    assert headers.get(b"retry-after") == (str(problem.retry_after_s).encode() if problem.retry_after_s else None)
+    assert not (problem.retry_after_s and not problem.heals)
+    if problem.status in (429, 503):
+        assert problem.heals
+        assert problem.retry_after_s, "Codex gives up at once without it"
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "\x00\n", "x" * 100_000])
+def test_what_a_client_named_can_always_be_told(text: str) -> None:
+    for problem in (problems.unknown_model(text, ("m",)), problems.unknown_path(text, ("/v1/models",))):
+        for dialect in (CHAT, MESSAGES):
+            assert len(dialect.error(problem)) < 1000
+            assert dialect.stream_error(problem, None).count(b"\n\n") == 1
+
+
+def test_every_problem_has_a_shape() -> None:
+    text = Path(problems.__file__).read_text()
+    made = re.findall(r"^def (\w+)\([^)]*\) -> Problem", text, re.MULTILINE)
+    tested = Path(__file__).read_text().partition("SHAPES: ")[2].partition("# fmt: skip")[0]
+    assert len(made) > 20
+    assert [name for name in made if f"problems.{name}(" not in tested and f"({name}(" not in tested] == []
 
 
 def test_no_constructor_is_left_out() -> None:

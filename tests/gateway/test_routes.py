@@ -11,12 +11,13 @@ import pytest
 from gateway import exchange as exchange_module
 from gateway.dialects.openai import OpenAI
 from gateway.state import BoxState, Cause, Phase
+from tests.fake_engine.asking import MESSAGES, RESPONSES
 from tests.gateway.running import ADMIN_TOKEN, Running, key_of, running, seats_toml
 from tests.gateway.wire import CHAT, COMPLETIONS, Answer, Wire, chat, connect, exchange, head, post
 
 pytestmark = pytest.mark.anyio
 
-BOTH = (CHAT, COMPLETIONS)
+POSTED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, MESSAGES + "/count_tokens", RESPONSES + "/input_tokens")
 
 
 async def get(gateway: Running, path: str, seat: str | None = None, method: str = "GET", **headers: str) -> Answer:
@@ -40,6 +41,76 @@ async def test_models_are_listed_for_a_seat() -> None:
     assert answer.status == other.status == 200
     [row] = answer.json()["data"]
     assert (row["id"], row["object"], row["max_model_len"]) == ("fake-model", "model", 262_144)
+
+
+VERSION = {"anthropic_version": "2023-06-01"}
+
+
+async def test_the_form_of_the_list_follows_the_client() -> None:
+    async with running(models=("fake-model", "org/other")) as gateway:
+        plain, anthropic = await get(gateway, "/v1/models", "a"), await get(gateway, "/v1/models", "a", **VERSION)
+        for path in (
+            "/v1/models/fake-model",
+            "/v1/models/org/other",
+            "/v1/models/org%2Fother",
+            "/v1/models/fake-model?x=1",
+        ):
+            row, other = await get(gateway, path, "a"), await get(gateway, path, x_api_key=key_of("a"), **VERSION)
+            assert row.json() in plain.json()["data"]
+            assert other.json() in anthropic.json()["data"]
+    assert plain.json()["object"] == "list"
+    assert anthropic.json()["has_more"] is False
+    assert anthropic.json()["data"][0]["max_input_tokens"] == 262_144
+
+
+@pytest.mark.parametrize("path", ["/v1/models/", "/v1/models/x", "/v1/models/fake-model/", "/v1/models/FAKE-MODEL"])
+async def test_a_model_that_is_not_here_is_a_404_in_the_clients_form(path: str) -> None:
+    async with running() as gateway:
+        plain, anthropic = await get(gateway, path, "a"), await get(gateway, path, "a", **VERSION)
+        nobody = await get(gateway, path, **VERSION)
+    assert (plain.status, plain.error()["code"], plain.error()["type"]) == (404, "model_not_found", "not_found_error")
+    assert (anthropic.status, anthropic.json()["error"]["type"]) == (404, "not_found_error")
+    assert "fake-model" in anthropic.json()["error"]["message"]
+    assert (nobody.status, nobody.json()["error"]["type"]) == (401, "authentication_error")
+
+
+async def test_an_agent_that_asks_whether_anybody_is_there_is_answered_and_a_person_gets_the_page() -> None:
+    async with running() as gateway:
+        for path in ("/", "/api/hello", "/?x=1"):
+            async with connect(gateway, head(path, None, method="HEAD")) as client:
+                status, headers = await client.head()
+                assert status == 200
+                assert headers["x-request-id"]
+            page = await get(gateway, path)
+            assert (page.status, page.headers["location"]) == (307, "/admin")
+        assert (await get(gateway, "/", method="POST")).status == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "anthropic"),
+    [
+        ("/v1/messages/batches", {}, True),
+        ("/v1/messages", {}, True),
+        ("/v1/messages/count_tokens", {}, True),
+        ("/v1/complete", VERSION, True),
+        ("/nothing", VERSION, True),
+        ("/v1/models/x", VERSION, True),
+        ("/nothing", {}, False),
+        ("/v1/responses", {}, False),
+        ("/v1/responses/resp_1", {}, False),
+        ("/v1/chat/completions", {}, False),
+    ],
+)
+async def test_an_error_has_the_form_of_its_path_or_of_the_client(
+    path: str, headers: dict[str, str], anthropic: bool
+) -> None:
+    async with running() as gateway:
+        answer = await get(gateway, path, "a", **headers)
+    assert answer.status in (404, 405)
+    assert answer.headers["x-should-retry"] == "false"
+    body = answer.json()
+    assert (body.get("type") == "error") is anthropic
+    assert set(body["error"]) == ({"type", "message"} if anthropic else {"message", "type", "param", "code"})
 
 
 @pytest.mark.parametrize(
@@ -143,9 +214,10 @@ ENGINE_PATHS = (
     "/slots", "/props", "/invocations", "/tokenize", "/detokenize", "/v1/embeddings", "/embeddings", "/docs",
     "/openapi.json", "/redoc", "/reset_prefix_cache", "/sleep", "/wake_up", "/completion", "/infill", "/apply-template",
     "/lora-adapters", "/v1/rerank", "/v1/score", "/pooling", "/server_info", "/load", "/version", "/collective_rpc",
-    "/v1/responses", "/v1/messages", "/v1/audio/transcriptions", "/v1/chat/completions/input_tokens", "/ping",
+    "/v1/audio/transcriptions", "/v1/chat/completions/input_tokens", "/ping", "/v1/responses/", "/v1/responses/x",
+    "/v1/chat/completions/render", "/v1/responses/x/cancel", "/api/hello/", "/api", "/v1/complete",
     "/v1/chat//completions", "/V1/chat/completions", "/chat/completions", "/v1/load_lora_adapter", "/models/load",
-    "/../v1/models", "/v1/models/fake-model", "/v1/models/", "/health/", "/_fake/stats",
+    "/../v1/models", "/v1/model", "/health/", "/_fake/stats",
 )  # fmt: skip
 
 
@@ -170,7 +242,7 @@ async def test_the_plain_routes_are_read_only(path: str, method: str) -> None:
     assert answer.headers["x-request-id"]
 
 
-@pytest.mark.parametrize("path", BOTH)
+@pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
 async def test_a_wrong_method_is_a_405(path: str, method: str) -> None:
     async with running() as gateway, connect(gateway, head(path, "a", method=method)) as client:
@@ -178,12 +250,15 @@ async def test_a_wrong_method_is_a_405(path: str, method: str) -> None:
         assert (status, headers["allow"], headers["x-should-retry"]) == (405, "POST", "false")
         assert headers["x-request-id"]
         if method != "HEAD":
-            await _error(client, headers, "method_not_allowed")
+            body, whole = await client.rest(headers)
+            assert whole
+            error = json.loads(body)["error"]
+            assert error["type"] == "invalid_request_error"
+            assert error.get("code", "method_not_allowed") == "method_not_allowed"
+            assert "Use POST" in error["message"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/nothing", "/v1", "/v1/chat", "/v1/completions/", CHAT + "/x", "/%00", "/a b"[:2]]
-)
+@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/chat", "/v1/completions/", CHAT + "/x", "/%00", "/a b"[:2]])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
 @pytest.mark.parametrize("host", ["box", "[", "[::1", ""])
 async def test_an_unknown_path_is_a_404(path: str, method: str, host: str) -> None:

@@ -13,28 +13,31 @@ import sys
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
 import pytest
 
 from gateway import protocol
+from tests.gateway import forms
+from tests.gateway.forms import PATHS, together
 from tests.gateway.running import Running, key_of, running
-from tests.gateway.wire import Wire, chat, connect, head, post, scripted
+from tests.gateway.wire import Wire, ask, connect, head, post, scripted
 
 pytestmark = pytest.mark.anyio
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":" abc"},"finish_reason":null}]}\n\n'
 FLOOD = b"data: " + b"x" * 60_000 + b"\n\n"
 GAP_S = 0.005
-TOKENS = 200
+TOKENS = 120
 PACE_KEPT = 1.5
 
 
 async def answer(writer: asyncio.StreamWriter, body: bytes) -> None:
-    """An engine: a paced stream, a flood for the request that says so, or a stream without end."""
-    writer.write(HEAD)
+    """An engine: a paced stream in the form of the path that the request names, a flood for the one that says so,
+    or a stream without end."""
+    path = next(path for path in PATHS if f"to {path} ".encode() in body)
+    writer.write(HEAD + forms.OPENING[path])
     if b"flood" in body:
         while True:
             writer.write(FLOOD)
@@ -42,27 +45,33 @@ async def answer(writer: asyncio.StreamWriter, body: bytes) -> None:
     tokens = 1_000_000 if b"endless" in body else TOKENS
     due_s = time.monotonic()
     for _ in range(tokens):
-        writer.write(TOKEN)
+        writer.write(forms.TOKEN[path])
         due_s += GAP_S
         await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-    writer.write(b"data: [DONE]\n\n")
+    writer.write(forms.DONE[path])
     await writer.drain()
+
+
+def told(path: str, what: str = "x") -> bytes:
+    """A request to that engine."""
+    return post(ask(path, f"{what} to {path} ", stream=True), path=path)
 
 
 @asynccontextmanager
 async def box(host: str = "127.0.0.1", kernel_stall_s: float | None = None, **limits: float) -> AsyncIterator[Running]:
     async with (
         scripted(answer) as url,
-        running(engine_url=url, host=host, streams=5, limits=limits, kernel_stall_s=kernel_stall_s) as gateway,
+        running(engine_url=url, host=host, streams=8, limits=limits, kernel_stall_s=kernel_stall_s) as gateway,
     ):
         yield gateway
 
 
 async def median_gap_s(gateway: Running) -> float:
-    """Four streams at once; the median time between two of their chunks."""
+    """Four streams at once, one of each route; the median time between two of their chunks."""
 
-    async def one(seat: str) -> list[float]:
-        async with connect(gateway, post(chat(stream=True), seat=seat)) as client:
+    async def one(seat: str, path: str) -> list[float]:
+        request = told(path).replace(key_of("a").encode(), key_of(seat).encode())
+        async with connect(gateway, request) as client:
             await client.head()
             times: list[float] = []
             while await client.chunk():
@@ -71,7 +80,7 @@ async def median_gap_s(gateway: Running) -> float:
         assert times[-1] - times[0] < TOKENS * GAP_S * PACE_KEPT, "the whole reply, not only its median"
         return [later - earlier for earlier, later in pairwise(times)]
 
-    gaps = await asyncio.gather(*(one(seat) for seat in "bcde"))
+    gaps = await asyncio.gather(*map(one, "bcde", PATHS))
     return statistics.median(gap for some in gaps for gap in some)
 
 
@@ -81,52 +90,60 @@ def kept(what: str, gap_s: float) -> None:
 
 
 @pytest.mark.parametrize("kernel_stall_s", [0, None])
-async def test_a_client_that_stops_reading_is_cut(kernel_stall_s: float | None) -> None:
-    async with (
-        box(client_stall_s=0.8, kernel_stall_s=kernel_stall_s) as gateway,
-        connect(gateway, post(chat("flood", stream=True)), small=True) as slow,
-    ):
-        await slow.head()
-        slow.writer.transport.pause_reading()
-        [stalled] = map(weakref.ref, gateway.core.live)
+async def test_clients_that_stop_reading_are_cut_on_every_route(kernel_stall_s: float | None) -> None:
+    async with box(client_stall_s=0.5, kernel_stall_s=kernel_stall_s) as gateway, AsyncExitStack() as stack:
+        for path in PATHS:
+            slow = await stack.enter_async_context(connect(gateway, told(path, "flood"), small=True))
+            await slow.head()
+            slow.writer.transport.pause_reading()
+        stalled = [weakref.ref(live) for live in gateway.core.live]
         others = asyncio.create_task(median_gap_s(gateway))
-        await gateway.until(lambda: any(line["seat"] == "a" for line in gateway.done()), 3.0)
+        await gateway.until(lambda: sum(line["seat"] == "a" for line in gateway.done()) == len(PATHS), 3.0)
         assert all(seat != "a" for _, seat, _ in gateway.core.limiter.view().running)
-        kept("stalled reader", await others)
+        kept("stalled readers", await others)
         await gateway.idle()
         gc.collect()
-        assert stalled() is None, "its buffers are still held"
-    line = next(line for line in gateway.done() if line["seat"] == "a")
-    assert line["word"] == "client_gone"
-    assert 0.7 < line["duration_s"] < 2.5
+        assert [live() for live in stalled] == [None] * len(PATHS), "their buffers are still held"
+    lines = [line for line in gateway.done() if line["seat"] == "a"]
+    assert sorted(line["route"] for line in lines) == sorted(PATHS)
+    assert {line["word"] for line in lines} == {"client_gone"}
+    assert all(0.4 < line["duration_s"] < 2.0 for line in lines)
 
 
-async def test_a_client_that_reads_slowly_but_reads_is_not_cut() -> None:
+@together
+async def test_a_client_that_reads_slowly_but_reads_is_not_cut(path: str) -> None:
     async with (
         box(client_stall_s=0.4) as gateway,
-        connect(gateway, post(chat("flood", stream=True)), small=True) as slow,
+        connect(gateway, told(path, "flood"), small=True) as slow,
     ):
         await slow.head()
-        until_s = time.monotonic() + 1.2
+        until_s = time.monotonic() + 1.0
         while time.monotonic() < until_s:
             assert len(await slow.reader.read(60_000)) > 0
             await asyncio.sleep(0.01)
         assert gateway.done() == []
 
 
-async def test_a_body_that_dribbles_in_is_a_408_and_its_bytes_come_back() -> None:
-    body = json.dumps(chat("x" * 100_000)).encode()
-    async with box(body_timeout_s=0.7) as gateway, connect(gateway, post(body)[:-50_000]) as slow:
+async def test_bodies_that_dribble_in_are_a_408_on_every_route_and_their_bytes_come_back() -> None:
+    async with box(body_timeout_s=0.4) as gateway, AsyncExitStack() as stack:
+        slow: dict[str, Wire] = {}
+        for path in PATHS:
+            body = json.dumps(ask(path, "x" * 100_000)).encode()
+            request = post(body, path=path)[:-50_000]
+            slow[path] = await stack.enter_async_context(connect(gateway, request))
         others = asyncio.create_task(median_gap_s(gateway))
-        await gateway.until(lambda: gateway.core.bodies.used_bytes >= len(body))
-        dribble = asyncio.create_task(_dribble(slow.writer, b"x" * 1000, 0.2))
-        got = await slow.answer()
-        assert (got.status, got.error()["code"]) == (408, "body_timeout")
-        assert got.headers["x-request-id"]
-        await gateway.until(lambda: gateway.core.bodies.used_bytes < len(body))
-        kept("dribbled body", await others)
+        await gateway.until(lambda: gateway.core.bodies.used_bytes >= 400_000)
+        dribbles = [asyncio.create_task(_dribble(client.writer, b"x" * 1000, 0.2)) for client in slow.values()]
+        for path, client in slow.items():
+            got = await client.answer()
+            assert got.status == 408
+            assert forms.error(path, got).code in ("body_timeout", None)
+            assert got.headers["x-request-id"]
+        await gateway.until(lambda: gateway.core.bodies.used_bytes < 100_000)
+        kept("dribbled bodies", await others)
         await gateway.idle()
-        dribble.cancel()
+        for dribble in dribbles:
+            dribble.cancel()
 
 
 async def _dribble(writer: asyncio.StreamWriter, data: bytes, every_s: float) -> None:
@@ -135,9 +152,10 @@ async def _dribble(writer: asyncio.StreamWriter, data: bytes, every_s: float) ->
         await asyncio.sleep(every_s)
 
 
-async def test_a_dribbled_chunked_body_holds_only_what_came() -> None:
-    request = head("/v1/chat/completions", "a", {"Transfer-Encoding": "chunked"}) + b'5\r\n{"a":\r\n'
-    async with box(body_timeout_s=0.4) as gateway, connect(gateway, request) as slow:
+@together
+async def test_a_dribbled_chunked_body_holds_only_what_came(path: str) -> None:
+    request = head(path, "a", {"Transfer-Encoding": "chunked"}) + b'5\r\n{"a":\r\n'
+    async with box(body_timeout_s=0.2) as gateway, connect(gateway, request) as slow:
         await gateway.until(lambda: gateway.core.bodies.used_bytes == 5)
         got = await slow.answer()
         assert got.status == 408
@@ -215,26 +233,33 @@ def other_host() -> Iterator[str]:
         subprocess.run(["ip", "link", "del", f"{name}a"], check=False, capture_output=True)
 
 
-async def test_a_client_that_vanishes_without_fin_is_cut(other_host: str) -> None:
+async def test_clients_that_vanish_without_fin_are_cut_on_every_route(other_host: str) -> None:
     async with box(host=HERE, client_stall_s=1.0) as gateway:
         argv = ["ip", "netns", "exec", other_host, sys.executable, "-c", CLIENT, gateway.host, str(gateway.port)]
-        client = await asyncio.create_subprocess_exec(
-            *argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert client.stdin is not None
-        assert client.stdout is not None
-        client.stdin.write(post(chat("endless", stream=True)))
-        client.stdin.close()
-        assert await client.stdout.readline() == b"reads\n"
+        clients = [
+            await asyncio.create_subprocess_exec(
+                *argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            for _ in PATHS
+        ]
+        for client, path in zip(clients, PATHS, strict=True):
+            assert client.stdin is not None
+            client.stdin.write(told(path, "endless"))
+            client.stdin.close()
+        for client in clients:
+            assert client.stdout is not None
+            assert await client.stdout.readline() == b"reads\n"
         others = asyncio.create_task(median_gap_s(gateway))
         vanished_s = time.monotonic()
         ip("-n", other_host, "link", "set", f"{other_host}b", "down")
-        await gateway.until(lambda: any(line["seat"] == "a" for line in gateway.done()), 6.0)
-        print("measured vanished client cut after s", round(time.monotonic() - vanished_s, 2))
-        kept("vanished client", await others)
+        await gateway.until(lambda: sum(line["seat"] == "a" for line in gateway.done()) == len(PATHS), 6.0)
+        print("measured vanished clients cut after s", round(time.monotonic() - vanished_s, 2))
+        kept("vanished clients", await others)
         await gateway.idle()
-        client.kill()
-        await client.communicate()
-    line = next(line for line in gateway.done() if line["seat"] == "a")
-    assert line["word"] == "client_gone"
+        for client in clients:
+            client.kill()
+            await client.communicate()
+    lines = [line for line in gateway.done() if line["seat"] == "a"]
+    assert sorted(line["route"] for line in lines) == sorted(PATHS)
+    assert {line["word"] for line in lines} == {"client_gone"}
     assert key_of("a") not in repr(gateway.log)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.splice import replace_value, value_span
+from gateway.splice import VALUE_MAX_BYTES, drop_member, replace_value, value_span, value_start
 
 KEY = "stream_options"
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8) | st.sampled_from(
@@ -133,6 +133,44 @@ def test_a_value_longer_than_any_is_a_value_error() -> None:
     for value in (b'"%s"' % (b"x" * 70_000), b"[" + b"0," * 70_000 + b"0]", b"1" * 70_000):
         with pytest.raises(ValueError, match="longer"):
             value_span(b'{"k":' + value + b"}", "k")
+
+
+LONG = b"x" * VALUE_MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'"[]' + LONG + b'"',
+        b'"{}' + LONG + b'"',
+        b'{"a":"}' + LONG + b'"}',
+        b'["]' + LONG + b'"]',
+        b'["\\"]' + LONG + b'"]',
+    ],
+    ids=["list in a text", "object in a text", "text in an object", "text in a list", "quote in a text"],
+)
+def test_brackets_in_a_text_that_is_too_long_are_no_end(value: bytes) -> None:
+    body = b'{"a":1,"k":' + value + b',"b":2}'
+    assert value_start(body, "k") == 11
+    for edit in (lambda: value_span(body, "k"), lambda: drop_member(body, "k"), lambda: replace_value(body, "k", b"1")):
+        with pytest.raises(ValueError, match="longer"):
+            edit()
+
+
+@given(objects())
+def test_a_member_is_dropped_each_time_that_it_is_there(pieces: tuple[str, str | None, str]) -> None:
+    head, old, tail = pieces
+    body = (head + (old or "") + tail).encode()
+    before = json.loads(body)
+    after = drop_member(body, KEY)
+    assert json.loads(after) == {name: value for name, value in before.items() if name != KEY}
+    assert value_span(after, KEY) is None
+    assert value_start(after, KEY) is None
+    if old is None:
+        assert after == body
+    else:
+        assert value_start(body, KEY) == len(head.encode())
+    assert drop_member(after, KEY) == after
 
 
 @pytest.mark.parametrize("piece", [b"x\\n", b"[", b'\\"'])

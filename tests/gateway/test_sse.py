@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sse import HELD_MAX_BYTES, Framer, data_of, events
+from gateway.sse import HELD_MAX_BYTES, Framer, at_boundary, data_of, events, is_comment, names_error
 from tests.gateway.recording import crlf, cut, recorded
 
 RECORDED = recorded()
@@ -102,3 +102,44 @@ def test_an_event_up_to_the_limit_is_held() -> None:
 )
 def test_data_of_an_event(event: bytes, data: bytes) -> None:
     assert data_of(event) == data
+
+
+@pytest.mark.parametrize(
+    ("event", "comment"),
+    [
+        (b": ping\n\n", True),
+        (b":\r\n\r\n", True),
+        (b": a\n:b\n\n", True),
+        (b"\n\n", True),
+        (b": a\ndata: x\n\n", False),
+        (b"event: ping\n\n", False),
+        (b" : a\n\n", False),
+    ],
+)
+def test_a_comment_has_nothing_else(event: bytes, comment: bool) -> None:
+    assert is_comment(event) is comment
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        (b"event: error\ndata: x\n\n", True),
+        (b"event:error\r\n\r\n", True),
+        (b"error: {}\n\n", True),
+        (b"error\n\n", True),
+        (b"event: errors\n\n", False),
+        (b"event: message\ndata: event: error\n\n", False),
+        (b"data: error: {}\n\n", False),
+        (b": error: {}\n\n", False),
+        (b"events: error\n\n", False),
+    ],
+)
+def test_an_error_by_its_name(event: bytes, error: bool) -> None:
+    assert names_error(event) is error
+
+
+@pytest.mark.parametrize(
+    ("data", "whole"), [(b"x\n\n", True), (b"x\r\n\r\n", True), (b"x\n", False), (b"x\r\n", False), (b"", False)]
+)
+def test_a_heartbeat_fits_behind_a_whole_event_only(data: bytes, whole: bool) -> None:
+    assert at_boundary(data) is whole

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from gateway import upstream
-from gateway.meter import ChatTap, JsonTap, Tap
+from gateway.meter import chat_usage
 from gateway.problem import Problem, engine_lost
+from gateway.taps import ChatTap, JsonTap, Tap
 from gateway.upstream import BUFFER_HIGH_BYTES, EngineAddress, EngineError, EngineReply, send
 from tests.fake_engine.knobs import Knobs
 from tests.fake_engine.serving import serving
@@ -33,7 +34,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 def tap_for(_: int, content_type: str) -> Tap:
     return (
-        ChatTap(False) if content_type.startswith("text/event-stream") else JsonTap(status=0)
+        ChatTap(False) if content_type.startswith("text/event-stream") else JsonTap(0, chat_usage)
     )  # whole, whatever it is
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.meter import ChatTap, JsonTap
+from gateway.meter import chat_usage
+from gateway.taps import ChatTap, JsonTap
 from gateway.upstream import EngineError, EngineReply
 from tests.gateway.recording import cut, recorded
 from tests.gateway.scripted import CHUNKED, CLOSE, OK, REPLIES, FakeTransport
@@ -42,7 +43,7 @@ class Bench:
         self.ends: list[int] = []
         self.reply = EngineReply(
             b"request",
-            lambda *_: ChatTap(True) if stream else JsonTap(status=0),  # whole, whatever it is
+            lambda *_: ChatTap(True) if stream else JsonTap(0, chat_usage),  # whole, whatever it is
             lambda: self.ends.append(self.pieces),
             asyncio.get_running_loop(),
         )
@@ -105,7 +106,8 @@ def test_a_stream_survives_any_chunks_in_any_pieces(chunk_cuts: list[int], piece
         bench.feed(*cut(raw, piece_cuts))
         assert len(bench.ends) == 1, "with its last event or with its last byte"
         body, how = await bench.read()
-        assert (body, how) == (stream.replace(recorded()[-2], b""), "whole")
+        expected = [event for event in recorded() if not event.startswith(b":") and event != recorded()[-2]]
+        assert (body, how) == (b"".join(expected), "whole")
 
     asyncio.run(run())
 
@@ -167,6 +169,38 @@ async def test_a_stream_is_over_with_its_last_event_also_when_the_engine_does_no
     bench.feed(b"e\r\ndata: [DONE]\n\n\r\n")
     assert (bench.ends, bench.transport.aborts) == ([3], 1)
     assert await bench.read() == (b"data: 1\n\ndata: [DONE]\n\n", "whole")
+
+
+@pytest.mark.anyio
+async def test_an_error_event_ends_the_reply_at_once_and_is_kept_for_the_gateway_to_tell() -> None:
+    bench = Bench(stream=True)
+    bench.feed(CHUNKED.replace(b"application/json", b"text/event-stream"), b"9\r\ndata: 1\n\n\r\n")
+    error = b'data: {"error":{"message":"x"}}\n\n'
+    bench.feed(b"%x\r\n%s\r\n" % (len(error + b"data: 2\n\n"), error + b"data: 2\n\n"), b"0\r\n\r\n")
+    assert (bench.ends, bench.transport.aborts) == ([3], 1)
+    body, how = await bench.read()
+    assert body == b"data: 1\n\n"
+    assert "reported an error" in how
+    assert bench.reply.tap is not None
+    assert bench.reply.tap.meter.error == b'{"error":{"message":"x"}}'
+
+
+@pytest.mark.anyio
+async def test_an_engines_own_heartbeats_are_no_sign_of_life() -> None:
+    bench = Bench(stream=True)
+    bench.feed(CHUNKED.replace(b"application/json", b"text/event-stream"))
+    bench.reply.last_event_s = -1.0
+    waiting = asyncio.create_task(bench.reply.read())
+    await asyncio.sleep(0)
+    bench.feed(b"3\r\n:\n\n\r\n")
+    await asyncio.sleep(0)
+    assert (bench.reply.last_event_s, waiting.done()) == (-1.0, False)
+    bench.reply.nudge()
+    assert await waiting == b""
+    bench.feed(b"9\r\ndata: 1\n\n\r\n")
+    assert bench.reply.last_event_s > 0
+    bench.reply.nudge()
+    assert await bench.reply.read() == b"data: 1\n\n"
 
 
 @pytest.mark.anyio

@@ -14,21 +14,25 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.fake_engine.asking import CHAT, COMPLETIONS, ask, chat
 from tests.gateway.running import Running, key_of
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "Answer",
+    "Wire",
+    "ask",
+    "call",
+    "chat",
+    "connect",
+    "exchange",
+    "head",
+    "post",
+    "scripted",
+]
+
 LIMIT_S = 20.0
-
-
-def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:
-    """A small chat request."""
-    return {"model": "fake-model", "messages": [{"role": "user", "content": text}], **fields}
-
-
-def ask(path: str, text: str = "hello", **fields: Any) -> dict[str, Any]:
-    """A small request of either form."""
-    return chat(text, **fields) if path == CHAT else {"model": "fake-model", "prompt": text, **fields}
 
 
 def head(
@@ -181,6 +185,11 @@ async def exchange(gateway: Running, data: bytes) -> Answer:
         return await wire.answer()
 
 
+async def call(gateway: Running, path: str, text: str = "hello", *, seat: str = "a", **fields: Any) -> Answer:
+    """A small request on any route, and its answer; `max_tokens` under the route's own name."""
+    return await exchange(gateway, post(ask(path, text, **fields), path=path, seat=seat))
+
+
 @asynccontextmanager
 async def scripted(answer: Callable[[asyncio.StreamWriter, bytes], Awaitable[None]]) -> AsyncIterator[str]:
     """An engine that reads a request and then does what `answer(connection, body)` does; yields its URL."""
@@ -201,4 +210,4 @@ async def scripted(answer: Callable[[asyncio.StreamWriter, bytes], Awaitable[Non
         server.close()
         for writer in writers:
             writer.transport.abort()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.001)

@@ -1,0 +1,103 @@
+"""Asks the engine how many tokens a body has. Touches the engine's address and the loop's clock.
+
+Rules:
+- Counting is no stream: it is never behind admission, and a box that is full still counts.
+- Few at a time. What decides whether a prompt fits has its own places, so that clients that only ask cannot
+  take them.
+- An engine that does not count in time, or not at all, gives None. Nobody guesses in its place. The time for a
+  place counts too: who asked does not wait longer than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import orjson
+
+from gateway.dialects.responses import RESPONSES, plain_text
+from gateway.engine_errors import read_error
+from gateway.meter import chat_usage
+from gateway.problem import Problem
+from gateway.taps import JsonTap
+from gateway.upstream import EngineAddress, EngineError, send
+
+PLACES = 8
+PER_SEAT = 2
+LIMIT_S = 10.0
+TOKENIZE = "/tokenize"
+"""vLLM's counter of chat bodies and of plain prompts."""
+
+
+class Counting:
+    """The places of one process."""
+
+    def __init__(self) -> None:
+        self._checks = asyncio.Semaphore(PLACES)
+        self._asked = asyncio.Semaphore(PLACES)
+        self._of_seat: dict[str, asyncio.Semaphore] = {}
+
+    async def check(self, address: EngineAddress, key: str | None, path: str, body: bytes) -> int | None:
+        """Tokens of a request that waits to be let in."""
+        tokens = await _within((self._checks,), address, key, path, body)
+        return tokens if isinstance(tokens, int) else None
+
+    async def asked(
+        self, seat: str, address: EngineAddress, key: str | None, path: str, body: bytes
+    ) -> int | Problem | None:
+        """Tokens for a client that wants to know, or what is wrong with its request."""
+        of_seat = self._of_seat.setdefault(seat, asyncio.Semaphore(PER_SEAT))
+        return await _within((of_seat, self._asked), address, key, path, body)
+
+
+async def _within(
+    places: tuple[asyncio.Semaphore, ...], address: EngineAddress, key: str | None, path: str, body: bytes
+) -> int | Problem | None:
+    try:
+        async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
+            for place in places:
+                await stack.enter_async_context(place)
+            return await count(address, key, path, body)
+    except (TimeoutError, EngineError):
+        return None
+
+
+async def count(address: EngineAddress, key: str | None, path: str, body: bytes) -> int | Problem | None:
+    """What the engine answers at its counter `path`: the number, a refusal of this body, or nothing of use. Raises
+    EngineError."""
+    headers = {"accept": "application/json"} | ({"authorization": f"Bearer {key}"} if key is not None else {})
+    reply = await send(address, path, headers, body, lambda status, _: JsonTap(status, chat_usage), lambda: None)
+    parts: list[bytes] = []
+    try:
+        await reply.wait_headers(None)
+        while (data := await reply.read()) is not None:
+            parts.append(data)
+    finally:
+        reply.abort()
+    answer = b"".join(parts)
+    if reply.status == 200:
+        return read_count(answer)
+    problem = read_error(reply.status, answer, path)
+    return None if problem.heals else problem
+
+
+def read_count(answer: bytes) -> int | None:
+    """The number in a counter's answer: `input_tokens` (OpenAI, Anthropic), or `count` (vLLM)."""
+    try:
+        said = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        return None
+    for name in ("input_tokens", "count"):
+        value: Any = said.get(name) if isinstance(said, dict) else None
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def body_for(path: str, counter: str, body: bytes) -> bytes:
+    """What the counter gets to count a `body` of the dialect at `path`: the same, but for the one form that
+    `/tokenize` does not know, whose texts are put together."""
+    if path != RESPONSES.path or counter != TOKENIZE:
+        return body
+    return plain_text(body)

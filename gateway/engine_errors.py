@@ -1,0 +1,123 @@
+"""Reads what an engine answers instead of a reply: its own error shapes become ours. Pure.
+
+Engines have one error shape for all dialects (llama.cpp) or other type names than a dialect's own (vLLM), so
+nothing of theirs is passed on but the sentence, the code and the field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from gateway import problem as problems
+from gateway.problem import Problem
+
+_WINDOW = re.compile(
+    r"maximum (?:context|model) length (?:is|of) (\d+)|context size \((\d+)|context length is only (\d+)"
+    r"|context length \((\d+)"
+)
+_TOKENS = re.compile(
+    r"(?:request|input) \((\d+) tokens\)|resulted in (\d+) tokens|(\d+) in the messages"
+    r"|contains (?:at least )?(\d+) (?:input )?tokens|(\d+) input tokens|(\d+) tokens from the input"
+)
+_ANSWER = re.compile(
+    r"requested (\d+) output tokens|(\d+) in the completion|(\d+) tokens for the completion|is too large: (\d+)"
+)
+_UNFIT = re.compile(r"Unsupported tool type|Missing tool type|Failed to parse (?:tools|messages)")
+"""What llama.cpp answers with 500 although the request is at fault: agents would send it again and again."""
+_AT_LEAST = "at least"
+
+
+def read_error(status: int, body: bytes, path: str) -> Problem:
+    """The problem behind an engine's answer with another status than 200 to a request on `path`."""
+    error = _error_of(body)
+    message = error if isinstance(error, str) else _text(error, "message") or _text(error, "detail")
+    if status == 500 and "image input is not supported" in message:
+        return problems.image_on_text_only("The request")
+    if status == 500 and _UNFIT.search(message):
+        status = 400
+    if status in (401, 403):
+        return problems.engine_refused_key()
+    if status in (429, 503, 529):
+        return problems.engine_busy(status)
+    if status in (404, 405, 501) and "model" not in message.lower():
+        return problems.dialect_not_served(path, ())
+    fields = error if isinstance(error, dict) else {}
+    if status == 400 and (too_long := _too_long(message, fields)) is not None:
+        return too_long
+    code, param = fields.get("code"), fields.get("param")
+    return problems.engine_said(
+        status,
+        message[:4000],
+        code if isinstance(code, str) else "",
+        param if isinstance(param, str) else None,
+    )
+
+
+def read_failure(data: bytes, path: str) -> Problem:
+    """The problem behind the data of an error event inside a stream on `path`."""
+    error = _error_of(data)
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    return read_error(status, data, path)
+
+
+def is_lower_bound(body: bytes) -> bool:
+    """True when the engine does not say how many tokens the prompt has, or only that there are at least so many:
+    vLLM ceases to count where the answer that was asked for would not fit any more."""
+    error = _error_of(body)
+    message = error if isinstance(error, str) else _text(error, "message")
+    known = isinstance(error, dict) and isinstance(error.get("n_prompt_tokens"), int)
+    return not known and (_AT_LEAST in message or _TOKENS.search(message) is None)
+
+
+def recounted(problem: Problem, tokens: int | None) -> Problem:
+    """A problem with the length of a prompt, now that it is known: `tokens`, None = it is not."""
+    if problem.tokens is None or problem.window is None:
+        return problem
+    tokens = max(tokens or 0, problem.tokens)
+    return _of_length(tokens, problem.answer_tokens, problem.window) or problem
+
+
+def _error_of(body: bytes) -> Any:
+    """The `error` of an answer or of its `response`, else all of it (`{"detail": ...}`); {} when it is not JSON."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    response = said.get("response")
+    return said.get("error") or (response.get("error") if isinstance(response, dict) else None) or said
+
+
+def _text(error: Any, name: str) -> str:
+    value = error.get(name) if isinstance(error, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _too_long(message: str, fields: dict[str, Any]) -> Problem | None:
+    tokens, window = fields.get("n_prompt_tokens"), fields.get("n_ctx")
+    if isinstance(tokens, int) and isinstance(window, int):
+        return problems.context_too_long(tokens, window)
+    size = _first(_WINDOW.search(message))
+    if size is None:
+        return None
+    return _of_length(_first(_TOKENS.search(message)) or size, _first(_ANSWER.search(message)), size)
+
+
+def _of_length(tokens: int, answer_tokens: int | None, window: int) -> Problem | None:
+    """What is too long: the prompt, or the prompt and the answer; None when neither is."""
+    if tokens >= window:
+        return problems.context_too_long(tokens, window)
+    if answer_tokens is not None and tokens + answer_tokens > window:
+        return problems.answer_too_long(tokens, answer_tokens, window)
+    return None
+
+
+def _first(match: re.Match[str] | None) -> int | None:
+    if match is None:
+        return None
+    return next(int(group) for group in match.groups() if group is not None)

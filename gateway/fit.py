@@ -1,0 +1,72 @@
+"""Whether a request fits the engine that runs: its dialect, its images, its ending, its length.
+
+Asks the engine to count (counting.py) when the length is in doubt; touches nothing else.
+
+Rules:
+- All of this is said before a 200: afterwards an agent could not tell a context error from a broken stream.
+- What nobody knows is let through: the engine will say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway import problem as problems
+from gateway.core import Core, Engine
+from gateway.counting import body_for
+from gateway.dialects import Dialect, Prepared
+from gateway.problem import Problem
+from gateway.splice import replace_value
+from gateway.state import EngineAbilities
+
+FLAGGED = "#continue_final_message"
+"""Behind a path in `EngineAbilities.continuation`: continued when a field of the request says so."""
+
+
+def misfit(prepared: Prepared, path: str, abilities: EngineAbilities) -> Problem | None:
+    """Why the engine cannot serve the request, as far as it showed at its start."""
+    traits = prepared.traits
+    if abilities.dialects is not None and path not in abilities.dialects:
+        return problems.dialect_not_served(path, abilities.dialects)
+    if traits.image_at is not None and abilities.images is False:
+        return problems.image_on_text_only(traits.image_at)
+    if traits.continues_at is not None:
+        form = path + FLAGGED if traits.continues_asked else path
+        if form not in abilities.continuation:
+            return problems.continuation_not_honoured(traits.continues_at)
+    return None
+
+
+async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared) -> Prepared | Problem:
+    """The request as it goes to the engine: an answer longer than what the prompt leaves free is shortened."""
+    state = core.engine_state
+    problem = misfit(prepared, dialect.path, state.abilities)
+    if problem is not None:
+        return problem
+    window = state.context_tokens
+    asked = prepared.max_tokens[1] if prepared.max_tokens else 0
+    if not window or not core.estimate.worth_counting(
+        len(prepared.body), asked, window, surely=core.limiter.running >= core.limiter.policy.limits.streams
+    ):
+        return prepared
+    tokens = await counted(core, engine, dialect, prepared)
+    if tokens is None:
+        return prepared
+    if tokens >= window:  # an answer of one token needs room too
+        return problems.context_too_long(tokens, window)
+    if prepared.max_tokens and window < tokens + asked:
+        body = replace_value(prepared.body, prepared.max_tokens[0], b"%d" % (window - tokens))
+        return replace(prepared, body=body)
+    return prepared
+
+
+async def counted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared) -> int | None:
+    """Tokens of the prompt by the engine's own count; None when it has no counter, or did not answer in time."""
+    counter = core.engine_state.abilities.counters.get(dialect.path)
+    if counter is None:
+        return None
+    body = body_for(dialect.path, counter, prepared.body)
+    tokens = await core.counting.check(engine.address, engine.key, counter, body)
+    if tokens is not None and prepared.traits.image_at is None:
+        core.estimate.learn(tokens, len(prepared.body))
+    return tokens

@@ -1,0 +1,297 @@
+"""What a reply's bytes run through on their way to the client: one tap for each form of reply. Pure.
+
+Rules:
+- A tap gives back the bytes that it was given, but for what its docstring names and for comments: those are an
+  engine's own heartbeats, which would hide its silence and are no heartbeat in two of the dialects.
+- A block of events is only looked into when a search of its bytes says that something is in it: a first
+  token, usage, an ending, an error, a comment.
+- `whole` says that the reply ended as its form demands; nothing behind that is wanted. A reply that failed never
+  gets there: the engine's error event is kept back, with all behind it, and told anew in the dialect's shape.
+- A 200 in one piece is whole when it parses: a connection that just ended may have carried half of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import orjson
+
+from gateway.meter import Meter, Usage, chat_usage, messages_usage, responses_usage
+from gateway.sse import Framer, data_of, events, is_comment, names_error
+
+BUFFER_MAX_BYTES = 16 * 1024 * 1024
+"""A reply that is not a stream is parsed for its usage up to this size."""
+
+_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
+
+
+class Tap(Protocol):
+    """`feed` gives the bytes to send on, `finish` what was held. `finish` is told whether the reply was `framed`:
+    by a length or by chunks, not by the end of the connection. `streamed`: it is a stream of events."""
+
+    meter: Meter
+    whole: bool
+
+    @property
+    def streamed(self) -> bool: ...
+
+    def feed(self, data: bytes, now_s: float) -> bytes: ...
+    def finish(self, now_s: float, framed: bool = True) -> bytes: ...
+
+
+class EventTap:
+    """A stream of server-sent events, one subclass for each form."""
+
+    __slots__ = ("_framer", "meter", "whole")
+    streamed: ClassVar[bool] = True
+    _marks: ClassVar[tuple[bytes, ...]] = ()
+    """Bytes that make a block worth looking into."""
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.whole = False
+        self._framer = Framer()
+
+    def feed(self, data: bytes, now_s: float) -> bytes:
+        """Bytes to send on for `data`; whole events only."""
+        block = self._framer.feed(data)
+        if not block or self.whole or self.meter.failed:
+            return b""
+        meter = self.meter
+        if (
+            meter.first_token_s is None
+            or b"rror" in block
+            or block.startswith(b":")
+            or b"\n:" in block
+            or self._marked(block)
+        ):
+            return b"".join(event for event in events(block) if self._keep(event, now_s))
+        count = self._count(block)
+        if count:
+            meter.events += count
+            meter.last_token_s = now_s
+        return block
+
+    def finish(self, now_s: float, framed: bool = True) -> bytes:
+        """What was held back when the reply ended: an ending without its empty line. The beginning of an event
+        is dropped, since it would swallow the error event that follows it."""
+        kept = b"".join(event for event in events(self._framer.rest()) if self._keep(event, now_s))
+        return kept if self.whole else b""
+
+    def _marked(self, block: bytes) -> bool:
+        for mark in self._marks:  # noqa: SIM110 - any() of a generator takes half as long again, for every chunk
+            if mark in block:
+                return True
+        return False
+
+    def _count(self, block: bytes) -> int:
+        """How many events of `block` carry output."""
+        raise NotImplementedError
+
+    def _look(self, chunk: dict[str, Any], data: bytes, now_s: float) -> bool:
+        """Look into the data of one event; False when it must not be sent on."""
+        raise NotImplementedError
+
+    def _keep(self, event: bytes, now_s: float) -> bool:
+        if self.whole or self.meter.failed:
+            return False
+        data = data_of(event)
+        if b"rror" in event and names_error(event):
+            return self._fail(data or event.partition(b"error:")[2].strip())
+        if not data:
+            return not is_comment(event)
+        if data.strip() == b"[DONE]":
+            return self._done()
+        try:
+            chunk = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return True
+        if not isinstance(chunk, dict):
+            return True
+        if chunk.get("error") is not None or chunk.get("object") == "error" or chunk.get("type") == "error":
+            return self._fail(data)
+        return self._look(chunk, data, now_s)
+
+    def _fail(self, data: bytes) -> bool:
+        self.meter.failed = True
+        self.meter.error = data
+        return False
+
+    def _done(self) -> bool:
+        """`[DONE]` passes by; in the forms that do not end with it, it is nothing for the client."""
+        return False
+
+    def _token(self, now_s: float) -> None:
+        meter = self.meter
+        meter.events += 1
+        meter.last_token_s = now_s
+        if meter.first_token_s is None:
+            meter.first_token_s = now_s
+
+
+class ChatTap(EventTap):
+    """/v1/chat/completions and /v1/completions; whole with `[DONE]`.
+
+    `strip_usage`: drop the usage chunk (no choices, usage) that only we asked for.
+    """
+
+    __slots__ = ("_strip_usage",)
+    _marks = (b'"usage"', b"[DONE]", b'"finish_reason":"')
+
+    def __init__(self, strip_usage: bool) -> None:
+        super().__init__()
+        self._strip_usage = strip_usage
+
+    def _count(self, block: bytes) -> int:
+        return block.startswith(b"data:") + block.count(b"\ndata:")
+
+    def _done(self) -> bool:
+        self.whole = True
+        return True
+
+    def _look(self, chunk: dict[str, Any], data: bytes, now_s: float) -> bool:
+        usage = chat_usage(chunk.get("usage"))
+        if usage is not None:
+            self.meter.usage = usage
+        choices = chunk.get("choices")
+        if isinstance(choices, list) and any(_has_token(choice) for choice in choices):
+            self._token(now_s)
+        return not (self._strip_usage and usage is not None and choices == [])
+
+
+def _has_token(choice: Any) -> bool:
+    """True when a choice of a chunk carries output, not just a role or an ending."""
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return any(value for key, value in delta.items() if key != "role")
+    return bool(choice.get("text"))
+
+
+class MessagesTap(EventTap):
+    """/v1/messages; whole with `message_stop` behind a stop reason. Usage comes in two parts: of the prompt with
+    `message_start`, of the output with `message_delta`, which may say both again."""
+
+    __slots__ = ("_of_prompt", "_stopped")
+    _marks = (b"message_start", b"message_delta", b"message_stop", b"[DONE]")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_prompt: dict[str, Any] = {}
+        self._stopped = False
+
+    def _count(self, block: bytes) -> int:
+        return block.count(b'"content_block_delta"')
+
+    def _look(self, chunk: dict[str, Any], data: bytes, now_s: float) -> bool:
+        match chunk.get("type"):
+            case "message_start":
+                message = _dict(chunk.get("message"))
+                self.meter.reply_id = str(message.get("id") or "")
+                self._of_prompt = _dict(message.get("usage"))
+            case "content_block_delta":
+                self._token(now_s)
+            case "message_delta":
+                self._stopped = self._stopped or _dict(chunk.get("delta")).get("stop_reason") is not None
+                usage = _dict(chunk.get("usage"))
+                usage = {name: value for name, value in usage.items() if value is not None}
+                known = usage if "input_tokens" in usage else self._of_prompt | usage
+                self.meter.usage = messages_usage(known) or self.meter.usage
+            case "message_stop":
+                self.whole = self._stopped
+                return self.whole
+        return True
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+class ResponsesTap(EventTap):
+    """/v1/responses; whole with `response.completed` or `response.incomplete` (the answer reached its limit).
+    `response.failed` is an engine that says itself that it failed.
+
+    `opened`: the gateway has sent a `response.created` while the client waited; the engine's own is dropped.
+    """
+
+    __slots__ = ("_last", "opened")
+    _marks = (b'"response.created"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"', b"[DONE]")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = False
+        self._last = b""
+
+    def feed(self, data: bytes, now_s: float) -> bytes:
+        out = super().feed(data, now_s)
+        self._last = out or self._last
+        return out
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last event that was sent on; 0 before any."""
+        numbers = _SEQUENCE.findall(self._last)
+        return int(numbers[-1]) if numbers else 0
+
+    def _count(self, block: bytes) -> int:
+        return block.count(b'.delta"')
+
+    def _look(self, chunk: dict[str, Any], data: bytes, now_s: float) -> bool:
+        kind = chunk.get("type")
+        if not isinstance(kind, str):
+            return True
+        if kind.endswith(".delta"):
+            self._token(now_s)
+            return True
+        if kind not in ("response.created", "response.completed", "response.incomplete", "response.failed"):
+            return True
+        response = _dict(chunk.get("response"))
+        self.meter.reply_id = str(response.get("id") or "")
+        self.meter.usage = responses_usage(response.get("usage")) or self.meter.usage
+        if kind == "response.failed" or response.get("error") is not None:
+            return self._fail(data)
+        self.whole = kind in ("response.completed", "response.incomplete")
+        return not (kind == "response.created" and self.opened)
+
+
+class JsonTap:
+    """A reply in one piece: passed on as it comes, its usage read at the end. `status` is the engine's: what
+    comes with another one than 200 is whole however it looks."""
+
+    __slots__ = ("_parts", "_size", "_status", "_usage_of", "meter", "whole")
+    streamed: ClassVar[bool] = False
+
+    def __init__(self, status: int, usage_of: Callable[[Any], Usage | None]) -> None:
+        self._status = status
+        self._usage_of = usage_of
+        self.meter = Meter()
+        self.whole = False
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes, now_s: float) -> bytes:
+        """`data` itself."""
+        if self.meter.first_token_s is None:
+            self.meter.first_token_s = now_s
+        self._size += len(data)
+        if self._size <= BUFFER_MAX_BYTES:
+            self._parts.append(data)
+        return data
+
+    def finish(self, now_s: float, framed: bool = True) -> bytes:
+        """Nothing is held; read the usage."""
+        self.whole = self._status != 200 or (framed and self._size > BUFFER_MAX_BYTES)
+        if self._size <= BUFFER_MAX_BYTES:
+            try:
+                reply = orjson.loads(b"".join(self._parts))
+            except orjson.JSONDecodeError:
+                reply = None
+            if isinstance(reply, dict):
+                self.whole = True
+                self.meter.usage = self._usage_of(reply.get("usage"))
+                self.meter.failed = reply.get("error") is not None
+        self._parts.clear()
+        return b""
