@@ -1,4 +1,5 @@
-"""Writes docs/configuration.md and the field lists in docs/seats.md from the models' docstrings.
+"""Writes docs/configuration.md and the field lists in docs/seats.md from the models' docstrings, docs/agents.md from
+what `moe-appliance connect` prints.
 
 `--check` writes nothing and ends with 1 when a page differs from what would be written.
 """
@@ -16,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a file, from anywhere
 
+from appliance.agents.text import page as agents
 from appliance.config import ENGINES, PREFIX, Config
 from gateway.keyfile import AdminRow, PreviousKey, SeatRow
 from gateway.settings import AdmissionSettings, LimitSettings
@@ -118,15 +120,19 @@ def seats(page: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Write or check both pages; returns the exit code."""
+    """Write or check the pages; returns the exit code."""
     stale = 0
-    wanted = {"configuration.md": configuration(), "seats.md": seats((DOCS / "seats.md").read_text())}
+    wanted = {
+        "configuration.md": configuration(),
+        "seats.md": seats((DOCS / "seats.md").read_text()),
+        "agents.md": agents(),
+    }
     for name, text in wanted.items():
         path = DOCS / name
         if path.exists() and path.read_text() == text:
             continue
         if "--check" in argv:
-            print(f"error: docs/{name} is not what the settings say\nremedy: scripts/docs", file=sys.stderr)
+            print(f"error: docs/{name} is not what the code says\nremedy: scripts/docs", file=sys.stderr)
             stale = 1
         else:
             path.write_text(text)

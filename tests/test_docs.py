@@ -56,11 +56,11 @@ SETTINGS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("name", ["configuration.md", "seats.md"])
+@pytest.mark.parametrize("name", ["configuration.md", "seats.md", "agents.md"])
 def test_the_page_is_up_to_date(name: str) -> None:
     docs, page = generator(), (ROOT / "docs" / name).read_text()
-    wanted = docs.configuration() if name == "configuration.md" else docs.seats(page)
-    assert page == wanted, "run scripts/docs"
+    wanted = {"configuration.md": docs.configuration, "agents.md": docs.agents}.get(name, lambda: docs.seats(page))
+    assert page == wanted(), "run scripts/docs"
 
 
 def test_check_says_so_when_a_page_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

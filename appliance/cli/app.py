@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from appliance import __version__
-from appliance.cli import admins, demo, seats, show
+from appliance.cli import admins, connect, demo, seats, show
 from appliance.cli import run as run_verbs
 from appliance.cli.box import Box
 from appliance.errors import MoeError
@@ -33,6 +33,7 @@ app.add_typer(seats.app, name="seats", help="Who may use the box.")
 app.add_typer(admins.app, name="admins", help="Who may see and change the box over the network.")
 run_verbs.register(app)
 show.register(app)
+connect.register(app)
 demo.register(app)
 
 
