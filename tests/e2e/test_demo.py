@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -136,6 +137,73 @@ def test_the_openai_sdk_gets_a_whole_answer(client: openai.OpenAI) -> None:
     assert answer.usage is not None
     assert 1 <= answer.usage.completion_tokens <= 12
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+@pytest.fixture
+def claude(demo: Demo) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=demo.url, auth_token=demo.key, max_retries=0, timeout=60) as made:
+        yield made
+
+
+def test_the_openai_sdk_streams_a_response(client: openai.OpenAI) -> None:
+    with client.responses.create(model=MODEL, input="Name a fruit.", max_output_tokens=12, stream=True) as stream:
+        events = list(stream)
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response.usage is not None
+    assert last.response.usage.output_tokens > 0
+
+
+def test_the_anthropic_sdk_streams_a_message_and_counts_its_tokens(claude: anthropic.Anthropic) -> None:
+    messages: list[anthropic.types.MessageParam] = [{"role": "user", "content": "Name a fruit."}]
+    with claude.messages.stream(model=MODEL, messages=messages, max_tokens=12) as stream:
+        said = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert said
+    assert final.stop_reason in ("end_turn", "max_tokens")
+    counted = claude.messages.count_tokens(model=MODEL, messages=messages).input_tokens
+    assert counted == final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0)
+
+
+def test_a_vendors_model_name_means_the_boxs_own(claude: anthropic.Anthropic) -> None:
+    said = claude.messages.create(
+        model="claude-any", messages=[{"role": "user", "content": "Name a fruit."}], max_tokens=4
+    )
+    assert said.model == MODEL
+
+
+def test_a_prompt_that_does_not_fit_is_told_in_true_numbers(claude: anthropic.Anthropic, client: openai.OpenAI) -> None:
+    text = "one two three four five six " * 2000
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: 120\d\d tokens > 8192 maximum"):
+        claude.messages.create(model=MODEL, messages=[{"role": "user", "content": text}], max_tokens=4)
+    for ask_for in (
+        lambda: client.responses.create(model=MODEL, input=text, stream=True),
+        lambda: client.chat.completions.create(model=MODEL, messages=ask(text), stream=True),
+    ):
+        with pytest.raises(
+            openai.BadRequestError, match=r"length is 8192 tokens.* resulted in 120\d\d tokens"
+        ) as caught:
+            ask_for()
+        assert caught.value.code == "context_length_exceeded"
+
+
+def test_an_image_is_refused_before_the_engine_sees_it(claude: anthropic.Anthropic) -> None:
+    image: anthropic.types.ImageBlockParam = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+    }
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\] has an image"):
+        claude.messages.create(model=MODEL, messages=[{"role": "user", "content": [image]}], max_tokens=4)
+
+
+def test_a_partial_answer_is_continued_as_the_engine_showed_at_its_start(claude: anthropic.Anthropic) -> None:
+    said = claude.messages.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Count."}, {"role": "assistant", "content": "one, two, three,"}],
+        max_tokens=8,
+    )
+    assert said.content
 
 
 def test_the_openai_sdk_streams_with_usage(client: openai.OpenAI) -> None:

@@ -1,0 +1,92 @@
+"""A box that is full: everybody waits and gets the answer, or is refused and comes back in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.agents.clients import AGENT_CLIENTS, Client
+from tests.agents.stage import ANSWER, Box, box
+
+pytestmark = pytest.mark.anyio
+
+STREAMS = 4
+WAIT_S = 60.0
+WAIT_OF_SDKS_S = 7.0
+"""The always-tier waits a shorter time for the same thing."""
+START_S = 40.0
+RETRY_MIN_S = 10.0
+"""Retry-After is 10 s at least."""
+RETRY_MAX_S = 75.0
+"""Retry-After is 60 s at most."""
+
+
+async def stays(here: Box, clients: Sequence[Client], seconds: float) -> None:
+    """For so long nobody gives up and nobody asks again: the same exchanges are there, each with its 200."""
+    exchanges = {client: here.live(client) for client in clients}
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        assert {client: here.live(client) for client in clients} == exchanges
+        await asyncio.sleep(0.5)
+    assert all(exchange.client.started for found in exchanges.values() for exchange in found)
+
+
+async def seen_refused(here: Box, clients: Sequence[Client]) -> dict[Client, float]:
+    """When each was refused first, on the monotonic clock; waits for the last of them."""
+    seen: dict[Client, float] = {}
+
+    def all_seen() -> bool:
+        for client in clients:
+            if client not in seen and here.done(client):
+                seen[client] = time.monotonic()
+        return len(seen) == len(clients)
+
+    await here.gateway.until(all_seen, START_S)
+    return seen
+
+
+async def test_all_wait_for_a_full_box_and_get_the_answer(several: Sequence[Client], tmp_path: Path) -> None:
+    seconds = WAIT_S if set(AGENT_CLIENTS) <= set(several) else WAIT_OF_SDKS_S
+    async with box(tmp_path, several, streams=STREAMS) as here, AsyncExitStack() as stack:
+        # given: every stream busy, and every client in the queue
+        full = await stack.enter_async_context(AsyncExitStack())
+        await full.enter_async_context(here.full())
+        runs = await stack.enter_async_context(here.runs(several, "Where is the pear?"))
+        await here.gateway.until(lambda: all(here.tickets(client) for client in several), START_S)
+        # when: it stays so for a minute
+        await stays(here, several, seconds)
+        await full.aclose()
+        # then: each has its answer from its first request
+        for client, run in runs.items():
+            result = await run.result()
+            assert (result.code, result.stdout.strip()) == (0, ANSWER), f"{client}: {result.told()}"
+            waited_s = [line["queue_s"] for line in here.done(client)]
+            assert len(waited_s) == 1
+            assert waited_s[0] >= seconds
+        assert here.gateway.engine.stats.peak_sequences <= STREAMS
+
+
+async def test_whoever_is_refused_comes_back_when_told_and_succeeds(several: Sequence[Client], tmp_path: Path) -> None:
+    admission = {"queue_max": 0}
+    async with box(tmp_path, several, streams=len(several), admission=admission) as here, AsyncExitStack() as stack:
+        # given: every stream busy and no queue, so that every client is refused
+        full = await stack.enter_async_context(AsyncExitStack())
+        await full.enter_async_context(here.full())
+        runs = await stack.enter_async_context(here.runs(several, "Where is the pear?"))
+        refused_s = await seen_refused(here, several)
+        # when: tickets free soon after
+        await full.aclose()
+        # then: each waits at least as long as Retry-After said, and then has its answer
+        for client, run in runs.items():
+            result = await run.result(RETRY_MAX_S)
+            assert (result.code, result.stdout.strip()) == (0, ANSWER), f"{client}: {result.told()}"
+            first, *others = here.done(client)
+            assert [first["status"], *(line["status"] for line in others)] == [429, 200], client
+            waited_s = here.arrived_s(others[0]["request_id"]) - refused_s[client]
+            print(f"MEASURED {client} came back {waited_s:.1f} s after the 429")
+            assert waited_s > RETRY_MIN_S - 0.5
