@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from gateway.problem import Problem, bad_request, bodies_full, body_too_large, body_too_slow
 
@@ -106,6 +106,13 @@ class LargeBodies:
                 yield
             finally:
                 self._free_at_s = 2 * now_s() - began_s
+
+
+async def gone(receive: Receive) -> NoReturn:
+    """Raise ClientGoneError as soon as the client is gone. What else it sends is not for us."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise ClientGoneError
 
 
 async def read_body(

@@ -8,13 +8,14 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import orjson
 
 from gateway import problem as problems
 from gateway.admission_types import Reason
-from gateway.bodies import ClientGoneError, Receive
+from gateway.bodies import ClientGoneError, Receive, gone
 from gateway.core import Core
 from gateway.counting import body_for
 from gateway.dialects import Dialect
@@ -45,10 +46,13 @@ COUNT_ROUTES = {
 
 
 async def serve(core: Core, route: CountRoute, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one request."""
+    """Answer one request, unless the client goes away."""
+    answer: int | Problem | None = None
     try:
         answer = await _answer(core, route, scope, receive)
-    except ClientGoneError:
+    except* ClientGoneError:
+        pass
+    if answer is None:
         return
     headers = [(b"x-request-id", request_id_of(scope).encode())]
     if isinstance(answer, Problem):
@@ -81,5 +85,8 @@ async def _answer(core: Core, route: CountRoute, scope: Scope, receive: Receive)
         if counter is None:
             return problems.dialect_not_served(route.path, ())
         body = body_for(path, counter, named.body)
-        tokens = await core.counting.asked(seat.name, engine.address, engine.key, counter, body)
+        async with asyncio.TaskGroup() as group:
+            watcher = group.create_task(gone(receive))
+            tokens = await core.counting.asked(seat.name, engine.address, engine.key, counter, body)
+            watcher.cancel()
         return problems.count_failed() if tokens is None else tokens

@@ -34,4 +34,5 @@ class TokenEstimate:
         """True when prompt or prompt and answer may not fit into `window` tokens. `surely`: be sure, whatever the
         text: what waits in the line has its 200 before the engine sees it."""
         tokens = body_bytes * (DENSEST_TOK_PER_BYTE if surely else self.tok_per_byte)
-        return tokens > COUNT_FROM_SHARE * window or tokens + max_tokens > window
+        # not `tokens + max_tokens`: a client may ask for more than a float holds
+        return tokens > COUNT_FROM_SHARE * window or max_tokens > window - tokens

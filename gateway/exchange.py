@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from gateway import problem as problems
 from gateway.admission_types import Granted, Reason, Rejected
-from gateway.bodies import ClientGoneError, Receive, Reservation
+from gateway.bodies import ClientGoneError, Receive, Reservation, gone
 from gateway.client import Client
 from gateway.core import Core, Engine
 from gateway.dialects import Dialect, Prepared
@@ -44,6 +44,8 @@ from gateway.upstream import EngineError, EngineReply, is_event_stream
 from gateway.upstream import send as send_to_engine
 
 T = TypeVar("T")
+BODY_KEPT_S = 10.0
+"""How long a body is kept after the engine got it: one that is too long for it is refused sooner, and then counted."""
 
 
 class _RefusedError(Exception):
@@ -142,7 +144,7 @@ class Exchange:
         """Everything behind the body's last byte, ended at once when the client goes away."""
         try:
             async with asyncio.TaskGroup() as group:
-                watcher = group.create_task(self._watch())
+                watcher = group.create_task(gone(self.receive))
                 try:
                     engine = await self._checked(seat)
                     await self._in_line(seat, engine, reservation)
@@ -160,12 +162,6 @@ class Exchange:
             problem = read_failure(self.meter.error, self.dialect.path)
         self._word("engine_error" if failed else "ended" if self._end_with else "engine_lost")
         await self._tell(problem)
-
-    async def _watch(self) -> None:
-        """Raise as soon as the client is gone. What else it sends is not for us."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
-        raise ClientGoneError
 
     # Before the line
 
@@ -201,16 +197,23 @@ class Exchange:
             self.step = "prefill"
             reply = await self._send_to(engine, place)
             self.reply = reply
+            forget = self._loop.call_later(BODY_KEPT_S, self._forget_body, reservation)
             try:
                 if self._end_with is not None:
                     reply.fail(self._end_with)
                 await self._headers(reply)
-                if reply.status == 200:  # nothing will be asked about the prompt again
-                    self.prepared = replace(self.prepared, body=b"")
-                    reservation.release()
+                if reply.status == 200:
+                    self._forget_body(reservation)
                 await self._relay(reply, engine)
             finally:
+                forget.cancel()
                 reply.abort()
+
+    def _forget_body(self, reservation: Reservation) -> None:
+        """The engine has it; nothing will be asked about the prompt again."""
+        assert self.prepared is not None
+        self.prepared = replace(self.prepared, body=b"")
+        reservation.release()
 
     async def _ticket(self, place: Place) -> None:
         """Wait for the ticket, with heartbeats; raises when there will be none."""
@@ -305,7 +308,7 @@ class Exchange:
             raise EngineError(problems.engine_lost(f"it answered with status {reply.status}"))
         body = await _all(reply)
         problem = read_error(reply.status, body, self.dialect.path)
-        if problem.tokens is not None and is_lower_bound(body):
+        if problem.tokens is not None and self.prepared.body and is_lower_bound(body):
             problem = recounted(problem, await counted(self.core, engine, self.dialect, self.prepared))
         self._word("refused" if problem.code in ("engine_key", "engine_busy") else "engine_error")
         raise _RefusedError(problem)

@@ -191,6 +191,13 @@ async def test_what_looks_odd_but_is_one_sequence_is_served(path: str, fields: d
         assert gateway.engine.stats.peak_sequences == 1
 
 
+@ROUTES
+async def test_an_answer_of_any_length_may_be_asked_for(path: str) -> None:
+    body = json.dumps(ask(path, "\ud83d", max_tokens=10**400)).encode()
+    async with running({"context_tokens": 99}, context_tokens=99) as gateway:
+        assert forms.whole(path, await exchange(gateway, post(body, path=path)))
+
+
 @pytest.mark.parametrize("path", [*PATHS, COUNT])
 async def test_a_body_that_does_not_arrive_is_a_408_that_heals(path: str) -> None:
     request = head(path, "a", {"Content-Length": "5000"}) + b"{"

@@ -167,17 +167,26 @@ async def test_a_body_that_is_too_large_or_too_slow_is_told(path: str) -> None:
 async def test_a_counter_that_hangs_is_a_503_and_takes_no_stream_from_anybody(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "LIMIT_S", 0.3)
+    monkeypatch.setattr(counting, "LIMIT_S", 0.6)
     async with running({"hang_counts": True}) as gateway:
         waiting = [asyncio.create_task(asked(gateway, path)) for _ in range(6)]
         await gateway.until(lambda: gateway.engine.stats.paths[path] == counting.PER_SEAT)
         reply = await exchange(gateway, post(body(path, max_tokens=1), path=dialect_of(path)))
         assert reply.status == 200
+        assert gateway.engine.stats.paths[path] == counting.PER_SEAT
         for answer in await asyncio.gather(*waiting):
             assert (answer.status, answer.headers["retry-after"]) == (503, "10")
             assert "did not count" in said(path, answer)["message"]
-        assert gateway.engine.stats.paths[path] == counting.PER_SEAT
         assert gateway.core.bodies.used_bytes == 0
+
+
+@BOTH
+async def test_a_client_that_goes_away_while_it_is_counted_leaves_nothing(path: str) -> None:
+    async with running({"hang_counts": True}) as gateway:
+        async with connect(gateway, post(body(path), path=path)):
+            await gateway.until(lambda: gateway.engine.stats.paths[path] == 1)
+            assert gateway.core.bodies.used_bytes > 0
+        await gateway.until(lambda: not gateway.core.bodies.used_bytes, 0.5)
 
 
 async def test_what_the_engine_finds_wrong_is_the_clients_to_mend() -> None:
