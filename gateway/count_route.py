@@ -17,7 +17,7 @@ from gateway import problem as problems
 from gateway.admission_types import Reason
 from gateway.bodies import ClientGoneError, Receive, gone
 from gateway.core import Core
-from gateway.counting import body_for
+from gateway.counting import body_for, is_exact
 from gateway.dialects import Dialect
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.responses import RESPONSES
@@ -82,7 +82,7 @@ async def _answer(core: Core, route: CountRoute, scope: Scope, receive: Receive)
             return named
         engine, path = core.engine, route.dialect.path
         counter = core.engine_state.abilities.counters.get(path)
-        if counter is None:
+        if counter is None or not is_exact(path, counter):
             return problems.dialect_not_served(route.path, ())
         body = body_for(path, counter, named.body)
         async with asyncio.TaskGroup() as group:

@@ -11,14 +11,17 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
 
-from gateway.dialects.responses import RESPONSES, plain_text
+from gateway.dialects.responses import RESPONSES
 from gateway.engine_errors import read_error
 from gateway.meter import chat_usage
+from gateway.parsing import parse
 from gateway.problem import Problem
 from gateway.taps import JsonTap
 from gateway.upstream import EngineAddress, EngineError, send
@@ -38,10 +41,9 @@ class Counting:
         self._asked = asyncio.Semaphore(PLACES)
         self._of_seat: dict[str, asyncio.Semaphore] = {}
 
-    async def check(self, address: EngineAddress, key: str | None, path: str, body: bytes) -> int | None:
-        """Tokens of a request that waits to be let in."""
-        tokens = await _within((self._checks,), address, key, path, body)
-        return tokens if isinstance(tokens, int) else None
+    async def check(self, address: EngineAddress, key: str | None, path: str, body: bytes) -> int | Problem | None:
+        """Tokens of a request that waits to be let in, or what is wrong with it."""
+        return await _within((self._checks,), address, key, path, body)
 
     async def asked(
         self, seat: str, address: EngineAddress, key: str | None, path: str, body: bytes
@@ -68,14 +70,11 @@ async def count(address: EngineAddress, key: str | None, path: str, body: bytes)
     EngineError."""
     headers = {"accept": "application/json"} | ({"authorization": f"Bearer {key}"} if key is not None else {})
     reply = await send(address, path, headers, body, lambda status, _: JsonTap(status, chat_usage), lambda: None)
-    parts: list[bytes] = []
     try:
         await reply.wait_headers(None)
-        while (data := await reply.read()) is not None:
-            parts.append(data)
+        answer = await reply.read_all()
     finally:
         reply.abort()
-    answer = b"".join(parts)
     if reply.status == 200:
         return read_count(answer)
     problem = read_error(reply.status, answer, path)
@@ -95,9 +94,33 @@ def read_count(answer: bytes) -> int | None:
     return None
 
 
+def is_exact(path: str, counter: str) -> bool:
+    """False for the one pair whose number lacks what the template adds: /v1/responses by its texts."""
+    return path != RESPONSES.path or counter != TOKENIZE
+
+
 def body_for(path: str, counter: str, body: bytes) -> bytes:
     """What the counter gets to count a `body` of the dialect at `path`: the same, but for the one form that
     `/tokenize` does not know, whose texts are put together."""
-    if path != RESPONSES.path or counter != TOKENIZE:
-        return body
-    return plain_text(body)
+    return body if is_exact(path, counter) else plain_text(body)
+
+
+def plain_text(raw: bytes) -> bytes:
+    """A completions body with all texts of a request put together, for a counter that knows no better: the
+    template's own tokens are missing."""
+    body = parse(raw)
+    texts = list(_texts([body.get(field) for field in ("instructions", "system", "tools", "messages", "input")]))
+    return json.dumps({"model": body.get("model"), "prompt": "\n".join(texts)}).encode()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, in order."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            pending.extend(reversed(value.values()))
+        elif isinstance(value, list):
+            pending.extend(reversed(value))

@@ -14,43 +14,55 @@ import orjson
 from gateway import problem as problems
 from gateway.problem import Problem
 
+MESSAGE_MAX = 2000
+"""vLLM's validation errors quote the whole body."""
 _WINDOW = re.compile(
-    r"maximum (?:context|model) length (?:is|of) (\d+)|context size \((\d+)|context length is only (\d+)"
-    r"|context length \((\d+)"
+    r"exceeds the max_model_len (\d+)|maximum (?:context|model) length (?:is|of) (\d+)|context size \((\d+)"
+    r"|context length is only (\d+)|context length \((\d+)"
 )
 _TOKENS = re.compile(
-    r"(?:request|input) \((\d+) tokens\)|resulted in (\d+) tokens|(\d+) in the messages"
+    r"engine prompt length (\d+)|(?:request|input) \((\d+) tokens\)|resulted in (\d+) tokens|(\d+) in the messages"
     r"|contains (?:at least )?(\d+) (?:input )?tokens|(\d+) input tokens|(\d+) tokens from the input"
 )
 _ANSWER = re.compile(
     r"requested (\d+) output tokens|(\d+) in the completion|(\d+) tokens for the completion|is too large: (\d+)"
 )
-_UNFIT = re.compile(r"Unsupported tool type|Missing tool type|Failed to parse (?:tools|messages)")
-"""What llama.cpp answers with 500 although the request is at fault: agents would send it again and again."""
+_UNFIT = re.compile(
+    r"Unsupported tool type|Missing tool type|Failed to parse (?:tools|messages)"  # llama.cpp
+    r"|chat template to an empty conversation|cannot be greater than max_model_len|object has no attribute|^'\w+'$"
+)
+"""What engines answer with 500 although the request is at fault: agents would send it again and again."""
+_NO_IMAGES = re.compile(r"image input is not supported|is not a multimodal model")
+_DEAD = re.compile(r"EngineCore encountered|EngineDeadError|cannot schedule new futures")
+"""vLLM whose engine is gone, or going, while its HTTP server still answers."""
 _AT_LEAST = "at least"
+_CHARACTERS = re.compile(r"contains \d+ characters")
+"""vLLM that did not even count: so long that it cannot fit."""
 
 
 def read_error(status: int, body: bytes, path: str) -> Problem:
     """The problem behind an engine's answer with another status than 200 to a request on `path`."""
     error = _error_of(body)
     message = error if isinstance(error, str) else _text(error, "message") or _text(error, "detail")
-    if status == 500 and "image input is not supported" in message:
+    fields = error if isinstance(error, dict) else {}
+    if status in (400, 500) and _NO_IMAGES.search(message):
         return problems.image_on_text_only("The request")
+    if status in (400, 500) and (too_long := _too_long(message, fields)) is not None:
+        return too_long
+    if status == 500 and _DEAD.search(message):
+        return problems.engine_unreachable("it says that it is gone")
     if status == 500 and _UNFIT.search(message):
         status = 400
     if status in (401, 403):
         return problems.engine_refused_key()
     if status in (429, 503, 529):
         return problems.engine_busy(status)
-    if status in (404, 405, 501) and "model" not in message.lower():
+    if status == 501 or (status in (404, 405) and "model" not in message.lower()):
         return problems.dialect_not_served(path, ())
-    fields = error if isinstance(error, dict) else {}
-    if status == 400 and (too_long := _too_long(message, fields)) is not None:
-        return too_long
     code, param = fields.get("code"), fields.get("param")
     return problems.engine_said(
         status,
-        message[:4000],
+        message[:MESSAGE_MAX],
         code if isinstance(code, str) else "",
         param if isinstance(param, str) else None,
     )
@@ -61,7 +73,10 @@ def read_failure(data: bytes, path: str) -> Problem:
     error = _error_of(data)
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    return read_error(status, data, path)
+    problem = read_error(status, data, path)
+    gone = problem.code == "engine_lost"
+    noise = problem.heals and "validation error" in problem.message  # of pydantic, about vLLM's own error
+    return problems.engine_lost("it says that it is gone" if gone else "it failed") if gone or noise else problem
 
 
 def is_lower_bound(body: bytes) -> bool:
@@ -70,14 +85,16 @@ def is_lower_bound(body: bytes) -> bool:
     error = _error_of(body)
     message = error if isinstance(error, str) else _text(error, "message")
     known = isinstance(error, dict) and isinstance(error.get("n_prompt_tokens"), int)
-    return not known and (_AT_LEAST in message or _TOKENS.search(message) is None)
+    return not known and (_AT_LEAST in message or _tokens(message) is None)
 
 
 def recounted(problem: Problem, tokens: int | None) -> Problem:
     """A problem with the length of a prompt, now that it is known: `tokens`, None = it is not."""
     if problem.tokens is None or problem.window is None:
         return problem
-    tokens = max(tokens or 0, problem.tokens)
+    if tokens is None:  # what does not fit with certainty is what an agent can act upon
+        return problems.context_too_long(max(problem.tokens, problem.window + 1), problem.window)
+    tokens = max(tokens, problem.tokens)
     return _of_length(tokens, problem.answer_tokens, problem.window) or problem
 
 
@@ -105,7 +122,12 @@ def _too_long(message: str, fields: dict[str, Any]) -> Problem | None:
     size = _first(_WINDOW.search(message))
     if size is None:
         return None
-    return _of_length(_first(_TOKENS.search(message)) or size, _first(_ANSWER.search(message)), size)
+    return _of_length(_tokens(message) or size, _first(_ANSWER.search(message)), size)
+
+
+def _tokens(message: str) -> int | None:
+    """How many tokens the prompt has, in the engine's words."""
+    return None if _CHARACTERS.search(message) else _first(_TOKENS.search(message))
 
 
 def _of_length(tokens: int, answer_tokens: int | None, window: int) -> Problem | None:

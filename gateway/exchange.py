@@ -292,7 +292,7 @@ class Exchange:
 
     async def _relay_whole(self, reply: EngineReply) -> None:
         """A reply that is not a stream is sent on once it is whole, so that a lost one can still be a 502."""
-        body = await _all(reply)
+        body = await reply.read_all()
         if self.meter is not None and self.meter.failed:
             self._word("engine_error")
             raise _RefusedError(read_error(500, body, self.dialect.path))
@@ -306,10 +306,13 @@ class Exchange:
         assert self.prepared is not None
         if not 400 <= reply.status < 600:
             raise EngineError(problems.engine_lost(f"it answered with status {reply.status}"))
-        body = await _all(reply)
+        body = await reply.read_all()
         problem = read_error(reply.status, body, self.dialect.path)
-        if problem.tokens is not None and self.prepared.body and is_lower_bound(body):
-            problem = recounted(problem, await counted(self.core, engine, self.dialect, self.prepared))
+        if problem.tokens is not None and is_lower_bound(body):
+            tokens = await counted(self.core, engine, self.dialect, self.prepared) if self.prepared.body else None
+            problem = recounted(problem, tokens)
+        if problem.reason is Reason.ENGINE_LOST:
+            self.core.engine_suspect(engine)
         self._word("refused" if problem.code in ("engine_key", "engine_busy") else "engine_error")
         raise _RefusedError(problem)
 
@@ -374,26 +377,12 @@ class Exchange:
             core.runs.end(self.call, now_s)
         if meter is None:
             return
-        if meter.first_token_s is not None:
-            outcome.ttft_s = meter.first_token_s - self.arrived_s
-        outcome.completion_tokens = meter.tokens
-        outcome.tok_per_s = meter.tok_per_s
-        outcome.estimated = meter.estimated
-        if meter.usage is not None:
-            outcome.prompt_tokens = meter.usage.prompt_tokens
-            outcome.cached_tokens = meter.usage.cached_tokens
-            if self.prepared is not None and self.prepared.traits.image_at is None:
-                core.estimate.learn(meter.usage.prompt_tokens, outcome.body_bytes)
+        outcome.measured(meter, self.arrived_s)
+        if meter.usage is not None and self.prepared is not None and self.prepared.traits.image_at is None:
+            core.estimate.learn(meter.usage.prompt_tokens, outcome.body_bytes)
 
 
 def _or_refuse(value: T | Problem) -> T:
     if isinstance(value, Problem):
         raise _RefusedError(value)
     return value
-
-
-async def _all(reply: EngineReply) -> bytes:
-    parts: list[bytes] = []
-    while (data := await reply.read()) is not None:
-        parts.append(data)
-    return b"".join(parts)

@@ -9,16 +9,19 @@ Rules:
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from gateway import problem as problems
 from gateway.core import Core, Engine
-from gateway.counting import body_for
+from gateway.counting import TOKENIZE, body_for, is_exact, plain_text
 from gateway.dialects import Dialect, Prepared
 from gateway.problem import Problem
-from gateway.splice import replace_value
+from gateway.splice import drop_member, replace_value
 from gateway.state import EngineAbilities
 
+Ask = Callable[[str, bytes], Awaitable[int | Problem | None]]
 FLAGGED = "#continue_final_message"
 """Behind a path in `EngineAbilities.continuation`: continued when a field of the request says so."""
 
@@ -34,6 +37,8 @@ def misfit(prepared: Prepared, path: str, abilities: EngineAbilities) -> Problem
         form = path + FLAGGED if traits.continues_asked else path
         if form not in abilities.continuation:
             return problems.continuation_not_honoured(traits.continues_at)
+    elif traits.continues_asked:
+        return problems.nothing_to_continue()
     return None
 
 
@@ -55,7 +60,11 @@ async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepare
     if tokens >= window:  # an answer of one token needs room too
         return problems.context_too_long(tokens, window)
     if prepared.max_tokens and window < tokens + asked:
-        body = replace_value(prepared.body, prepared.max_tokens[0], b"%d" % (window - tokens))
+        field, counter = prepared.max_tokens[0], state.abilities.counters[dialect.path]
+        if is_exact(dialect.path, counter):
+            body = replace_value(prepared.body, field, b"%d" % (window - tokens))
+        else:  # without a bound, an answer may take exactly what is left
+            body = drop_member(prepared.body, field)
         return replace(prepared, body=body)
     return prepared
 
@@ -65,8 +74,18 @@ async def counted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepar
     counter = core.engine_state.abilities.counters.get(dialect.path)
     if counter is None:
         return None
-    body = body_for(dialect.path, counter, prepared.body)
-    tokens = await core.counting.check(engine.address, engine.key, counter, body)
+    ask = functools.partial(core.counting.check, engine.address, engine.key)
+    tokens = await ask(counter, body_for(dialect.path, counter, prepared.body))
+    if isinstance(tokens, Problem):
+        tokens = await _by_text(core, ask, tokens, prepared)
     if tokens is not None and prepared.traits.image_at is None:
         core.estimate.learn(tokens, len(prepared.body))
     return tokens
+
+
+async def _by_text(core: Core, ask: Ask, refused: Problem, prepared: Prepared) -> int | None:
+    """A counter that refuses to count what is too long, as vLLM's of /v1/messages: its texts alone are counted."""
+    if refused.window is None or TOKENIZE not in core.engine_state.abilities.counters.values():
+        return None
+    tokens = await ask(TOKENIZE, plain_text(prepared.body))
+    return max(tokens, refused.window + 1) if isinstance(tokens, int) else None

@@ -11,6 +11,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
+from gateway.meter import Meter
 from gateway.responses import Scope
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -41,6 +42,17 @@ class Outcome:
     run: str = ""
     turn: int | None = None
     helper: bool = False
+
+    def measured(self, meter: Meter, arrived_s: float) -> None:
+        """Take over what a reply's meter says; `arrived_s` is when the request came."""
+        if meter.first_token_s is not None:
+            self.ttft_s = meter.first_token_s - arrived_s
+        self.completion_tokens = meter.tokens
+        self.tok_per_s = meter.tok_per_s
+        self.estimated = meter.estimated
+        if meter.usage is not None:
+            self.prompt_tokens = meter.usage.prompt_tokens
+            self.cached_tokens = meter.usage.cached_tokens
 
     def fields(self) -> dict[str, object]:
         """What is known, by name."""

@@ -115,6 +115,12 @@ def continuation_not_honoured(where: str) -> Problem:
     return Problem(400, "continuation_not_supported", message, param=where, heals=False)
 
 
+def nothing_to_continue() -> Problem:
+    """400: the last message is to be continued, and it is not the assistant's."""
+    message = "'continue_final_message' continues an assistant message, and the last message is none."
+    return Problem(400, "continuation_not_supported", message, param="continue_final_message", heals=False)
+
+
 def dialect_not_served(path: str, served: tuple[str, ...]) -> Problem:
     """501: the gateway knows the path, the engine behind it does not."""
     others = f" It answers {', '.join(served)}." if served else ""

@@ -123,6 +123,12 @@ class EventTap:
         """`[DONE]` passes by; in the forms that do not end with it, it is nothing for the client."""
         return False
 
+    def _ending(self, now_s: float) -> None:
+        """The answer ends here. An engine may have kept its last tokens back until now, those of a tool call above
+        all; they count until now."""
+        if self.meter.first_token_s is not None:
+            self.meter.last_token_s = now_s
+
     def _token(self, now_s: float) -> None:
         meter = self.meter
         meter.events += 1
@@ -158,6 +164,8 @@ class ChatTap(EventTap):
         choices = chunk.get("choices")
         if isinstance(choices, list) and any(_has_token(choice) for choice in choices):
             self._token(now_s)
+        elif usage is not None:
+            self._ending(now_s)
         return not (self._strip_usage and usage is not None and choices == [])
 
 
@@ -200,6 +208,7 @@ class MessagesTap(EventTap):
                 usage = {name: value for name, value in usage.items() if value is not None}
                 known = usage if "input_tokens" in usage else self._of_prompt | usage
                 self.meter.usage = messages_usage(known) or self.meter.usage
+                self._ending(now_s)
             case "message_stop":
                 self.whole = self._stopped
                 return self.whole
@@ -253,7 +262,9 @@ class ResponsesTap(EventTap):
         self.meter.usage = responses_usage(response.get("usage")) or self.meter.usage
         if kind == "response.failed" or response.get("error") is not None:
             return self._fail(data)
-        self.whole = kind in ("response.completed", "response.incomplete")
+        if kind != "response.created":
+            self.whole = True
+            self._ending(now_s)
         return not (kind == "response.created" and self.opened)
 
 

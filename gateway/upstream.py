@@ -126,6 +126,13 @@ class EngineReply(asyncio.Protocol):
             raise EngineError(self._problem)
         return None
 
+    async def read_all(self) -> bytes:
+        """The rest of the reply, once it is whole. Raises EngineError when it never will be."""
+        parts: list[bytes] = []
+        while (data := await self.read()) is not None:
+            parts.append(data)
+        return b"".join(parts)
+
     def fail(self, problem: Problem) -> None:
         """End the reply now: the engine is told by the closed connection, the reader by EngineError."""
         if not self._ended:

@@ -45,7 +45,7 @@ class Messages:
         if problem is not None:
             return problem
         try:
-            raw = rewrite.without_billing(rewrite.without_control(raw, body), body)
+            raw = rewrite.without_billing(rewrite.without_control(raw, body, "echo"), body)
             raw = rewrite.without_vendor_tools(raw, body)
         except ValueError as error:
             return bad_request(f"A field of the body cannot be read: {error}.")

@@ -55,7 +55,9 @@ class OpenAI:
         try:
             if stream and not asked:
                 raw = _asking_for_usage(raw, isinstance(options, dict))
-            raw = rewrite.without_control(raw, body)
+            raw = rewrite.without_control(raw, body, *(("echo",) if self is CHAT else ()))
+            if self is CHAT:
+                raw = rewrite.without_empty_tools(raw, body)
         except ValueError as error:
             return bad_request(f"A field of the body cannot be read: {error}.")
         return Prepared(

@@ -10,9 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -21,10 +19,11 @@ from gateway.dialects import Prepared, fields, rewrite, traits
 from gateway.dialects.openai import openai_error
 from gateway.dialects.traits import Traits
 from gateway.meter import responses_usage
-from gateway.parsing import parse
 from gateway.problem import Problem, bad_request
 from gateway.taps import JsonTap, ResponsesTap, Tap
 
+_FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
+"""What the fields that a length is about are called here."""
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -41,7 +40,7 @@ class Responses:
         if problem is not None:
             return problem
         try:
-            raw = rewrite.without_control(raw, body)
+            raw = rewrite.without_hosted_tools(rewrite.without_control(raw, body, "echo"), body)
         except ValueError as error:
             return bad_request(f"A field of the body cannot be read: {error}.")
         return Prepared(raw, body.get("stream") is True, body.get("model"), _traits(body), fields.max_tokens(body))
@@ -50,6 +49,8 @@ class Responses:
         return ResponsesTap() if status == 200 and is_stream else JsonTap(status, responses_usage)
 
     def error(self, problem: Problem) -> bytes:
+        if problem.tokens is not None:
+            problem = replace(problem, param=_FIELDS.get(problem.param or "", problem.param))
         return openai_error(problem)
 
     def opening(self, request_id: str) -> bytes:
@@ -119,24 +120,3 @@ def _traits(body: dict[str, Any]) -> Traits:
         json_output=isinstance(form, dict) and form.get("type") == "json_schema",
         prompt_key=key if isinstance(key, str) else "",
     )
-
-
-def plain_text(raw: bytes) -> bytes:
-    """A completions body with all texts of a request put together, for a counter that knows no better: the
-    template's own few tokens are missing."""
-    body = parse(raw)
-    texts = list(_texts([body.get("instructions"), body.get("tools"), body.get("input")]))
-    return json.dumps({"model": body.get("model"), "prompt": "\n".join(texts)}).encode()
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, in order."""
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            pending.extend(reversed(value.values()))
-        elif isinstance(value, list):
-            pending.extend(reversed(value))

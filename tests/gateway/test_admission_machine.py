@@ -84,6 +84,8 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.gone: dict[str, float] = {}
         self.wake_at_s: float | None = None
         self.count = 0
+        self.behind_a_raised_bound: Known | None = None
+        """It raises its seat's bound by arriving: first that serves who waits already."""
         self.served_count = 0
         self.served_at: dict[str, int] = {}
 
@@ -111,9 +113,13 @@ class AdmissionMachine(RuleBasedStateMachine):
     def arrive(self, seat: str, own_max: int | None, body_bytes: int, helper: bool = False) -> None:
         self.count += 1
         id = TicketId(self.count)
+        before = self.own_max.get(seat)
+        raised = before is not None and (own_max is None or own_max > before)
         self.own_max[seat] = own_max
         self.waiting[id] = Known(seat, own_max, body_bytes, self.now_s, self.count, helper)
+        self.behind_a_raised_bound = self.waiting[id] if raised else None
         told = self.send(Arrive(id, seat, own_max, body_bytes, helper))
+        self.behind_a_raised_bound = None
         if id in self.waiting:
             assert self.open
             assert any(isinstance(effect, Queued) and effect.id == id for effect in told), "waits and was not told"
@@ -224,7 +230,11 @@ class AdmissionMachine(RuleBasedStateMachine):
         own = self.own_max[known.seat]
         assert own is None or held[known.seat] < own, "the seat's own bound"
         assert self.now_s - known.arrived_s < self.limits.queue_deadline_s, "past the deadline"
-        rivals = [other for other in self.waiting.values() if self.may_run(other, held)]
+        rivals = [
+            other
+            for other in self.waiting.values()
+            if self.may_run(other, held) and other is not self.behind_a_raised_bound
+        ]
         if self.stands_behind(known):
             assert all(self.stands_behind(other) for other in rivals), "a helper in front of a turn that may run"
             steps["helpers"] += bool(rivals)

@@ -105,7 +105,7 @@ async def test_what_an_engine_answers(answer: bytes, tokens: int | None) -> None
 )
 async def test_no_answer_is_no_number(pieces: list[bytes], then: str) -> None:
     async with scripted(pieces, then) as script:
-        assert await Counting().check(at(script.url), None, COUNTER, b"{}") is None
+        assert not isinstance(await Counting().check(at(script.url), None, COUNTER, b"{}"), int)
         assert not isinstance(await Counting().asked("a", at(script.url), None, COUNTER, b"{}"), int)
 
 
@@ -123,7 +123,7 @@ async def test_a_request_that_the_engine_refuses_is_told_to_who_asked() -> None:
         problem = await Counting().asked("a", at(engine.url), None, MESSAGES + "/count_tokens", body)
         assert isinstance(problem, Problem)
         assert (problem.status, problem.heals) == (400, False)
-        assert await Counting().check(at(engine.url), None, MESSAGES + "/count_tokens", body) is None
+        assert await Counting().check(at(engine.url), None, MESSAGES + "/count_tokens", body) == problem
     async with served(key="k") as (engine, _):
         assert await Counting().asked("a", at(engine.url), "wrong", COUNTER, b"{}") is None, "not the client's fault"
 

@@ -11,7 +11,7 @@ from gateway.dialects import Dialect
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.openai import CHAT, COMPLETIONS
 from gateway.dialects.responses import RESPONSES
-from gateway.engine_errors import is_lower_bound, read_error, read_failure, recounted
+from gateway.engine_errors import MESSAGE_MAX, is_lower_bound, read_error, read_failure, recounted
 from gateway.problem import Problem
 
 PATHS = pytest.mark.parametrize("path", [CHAT.path, COMPLETIONS.path, RESPONSES.path, MESSAGES.path])
@@ -110,13 +110,31 @@ def test_what_says_a_lower_bound_only_is_counted_again(body: bytes, tokens: int,
     assert is_lower_bound(body) is vague
 
 
+@pytest.mark.parametrize("status", [400, 500])
+@PATHS
+def test_vllm_says_in_several_ways_that_a_prompt_does_not_fit(status: int, path: str) -> None:
+    """Measured with vLLM 0.26, which answers 500 on /v1/messages."""
+    uncounted = (
+        "This model's maximum context length is 4096 tokens. However, you requested 1000 output tokens and your prompt "
+        "contains 800148 characters (more than 250776 characters, which is the upper bound for 3096 input tokens)."
+    )
+    exact = "The engine prompt length 4096 exceeds the max_model_len 4096. Please reduce prompt."
+    problem = read_error(status, vllm(status, uncounted), path)
+    assert is_lower_bound(vllm(status, uncounted))
+    assert (problem.status, recounted(problem, None).tokens, recounted(problem, 200_000).tokens) == (400, 4097, 200_000)
+    assert recounted(problem, 200_000).answer_tokens is None
+    problem = read_error(status, vllm(status, exact), path)
+    assert (problem.status, problem.tokens, problem.window) == (400, 4096, 4096)
+
+
 def test_a_true_count_says_which_of_the_two_is_too_long() -> None:
     both = read_error(400, vllm(400, AT_LEAST.format(64000, 198145, 262145)), CHAT.path)
     fits = recounted(both, 200_000)
     assert (fits.tokens, fits.answer_tokens, fits.window) == (200_000, 64000, 262144)
     alone = recounted(both, 300_000)
     assert (alone.tokens, alone.answer_tokens, alone.window) == (300_000, None, 262144)
-    assert recounted(both, None) == both
+    uncounted = recounted(both, None)
+    assert (uncounted.tokens, uncounted.answer_tokens) == (262_145, None), "nobody knows, so that an agent makes room"
     assert recounted(both, 5).tokens == 198145, "the engine has seen so many"
     other = Problem(400, "c", "m")
     assert recounted(other, 5) is other
@@ -146,7 +164,15 @@ OTHERS: list[tuple[str, int, bytes, int, str, str]] = [
      "max_tokens"), 400, "engine_refused", "max_model_len=2048"),
     ("vllm tools", 400, vllm(400, '"auto" tool choice requires --enable-auto-tool-choice'), 400, "engine_refused",
      "auto"),
-    ("vllm crash", 500, vllm(500, "EngineCore encountered an issue."), 500, "engine_refused", "EngineCore"),
+    ("vllm image", 500, vllm_messages("m is not a multimodal model"), 400, "images_not_supported", "reads text only"),
+    ("vllm empty talk", 500, vllm_messages("Cannot apply chat template to an empty conversation."), 400,
+     "engine_refused", "empty conversation"),
+    ("vllm answer above the window", 500, vllm_messages("max_completion_tokens=5000 cannot be greater than "
+     "max_model_len=max_total_tokens=4096."), 400, "engine_refused", "cannot be greater"),
+    ("vllm item that it does not know", 500, vllm(500, "'role'"), 400, "engine_refused", "'role'"),
+    ("vllm without the dialect", 501, vllm(501, "The model does not support Messages API"), 501, "dialect_not_served",
+     "not answer"),
+    ("vllm crash", 500, vllm(500, "EngineCore encountered an issue."), 503, "engine_lost", "gone"),
     ("overloaded", 529, b"{}", 503, "engine_busy", "529"),
     ("too many", 429, b"<html>", 503, "engine_busy", "429"),
     ("forbidden", 403, b"", 502, "engine_key", "operator"),
@@ -175,7 +201,7 @@ def test_other_errors_keep_what_helps_and_nothing_of_the_engines_shape(
 
 
 def test_a_message_is_not_passed_on_at_any_length() -> None:
-    assert len(read_error(400, llama(400, "x" * 100_000), CHAT.path).message) == 4000
+    assert len(read_error(400, llama(400, "x" * 100_000), CHAT.path).message) == MESSAGE_MAX
 
 
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.path)
@@ -184,10 +210,11 @@ def test_a_message_is_not_passed_on_at_any_length() -> None:
     [
         (
             b'{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}',
-            500,
+            502,
             True,
         ),
         (b'{"type":"error","error":{"type":"api_error","message":"no"}}', 500, True),
+        (b'{"error":{"message":"2 validation errors for ChatCompletionStreamResponse","code":500}}', 502, True),
         (b'{"type":"response.failed","response":{"error":{"code":"server_error","message":"no"}}}', 500, True),
         (b'{"type":"error","code":"server_error","message":"no","param":null}', 500, True),
         (b'{"object":"error","message":"no","code":400}', 400, False),

@@ -117,7 +117,7 @@ async def test_the_engine_gets_the_clients_bytes_and_one_splice(path: str, clien
         assert got == spaced % engine
 
 
-ODD = b'"unknown": [1.50, -0, 1E3, "\\ud83d", {"priority": 1, "cache_salt":"x"}], "metadata" :{"id":"i"},"tools": [ ]'
+ODD = b'"unknown": [1.50, -0, 1E3, "\\ud83d", {"priority": 1, "cache_salt":"x"}], "metadata" :{"id":"i"},"stop": [ ]'
 ODD_PROMPT = {
     CHAT: b'[ {"role":"user","content":[{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}]} ]',
     COMPLETIONS: b'"x\\u0000 \\u00e9 \xc3\xa9 \\/"',

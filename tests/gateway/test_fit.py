@@ -45,7 +45,7 @@ C = CHAT.path
         ({"continuation": (C,)}, FLAGGED_PARTIAL, "continuation_not_supported"),
         ({"continuation": (C + FLAGGED,)}, FLAGGED_PARTIAL, None),
         ({"continuation": (C + FLAGGED,)}, PARTIAL, "continuation_not_supported"),
-        ({"continuation": (C,)}, Traits(continues_asked=True), None),
+        ({"continuation": (C,)}, Traits(continues_asked=True), "continuation_not_supported"),
         ({"dialects": (), "images": False}, IMAGE, "dialect_not_served"),
     ],
 )
@@ -56,7 +56,7 @@ def test_what_the_engine_showed_at_its_start_decides(
     assert (problem.code if problem else None) == code
     if problem is not None:
         assert problem.heals is False
-        assert problem.param in (None, traits.image_at, traits.continues_at)
+        assert problem.param in (None, traits.image_at, traits.continues_at, "continue_final_message")
         assert (problem.param or C) in problem.message
 
 

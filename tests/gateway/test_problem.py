@@ -177,6 +177,7 @@ SHAPES: list[tuple[Problem, str, str, str]] = [
     (problems.answer_too_long(6, 5, 8), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
     (problems.image_on_text_only("x"), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
     (problems.continuation_not_honoured("x"), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
+    (problems.nothing_to_continue(), "invalid_request_error", "invalid_request_error", "invalid_prompt"),
     (problems.dialect_not_served("/x", ()), "server_error", "api_error", "invalid_prompt"),
     (problems.count_failed(), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
     (problems.first_token_late(235.0), "service_unavailable_error", "overloaded_error", "rate_limit_exceeded"),
@@ -211,8 +212,12 @@ FINAL = {"server_is_overloaded", "slow_down", "insufficient_quota", "usage_not_i
 def test_the_shape_of_openai(problem: Problem, openai: str, anthropic: str, failed: str) -> None:
     for dialect in (CHAT, COMPLETIONS, RESPONSES):
         told = json.loads(dialect.error(problem))
-        error = {"message": problem.message, "type": openai, "param": problem.param, "code": problem.code}
+        named = dialect is RESPONSES and problem.tokens is not None
+        names = {"messages": "input", "max_tokens": "max_output_tokens"} if named else {}
+        param = names.get(problem.param or "", problem.param)
+        error = {"message": problem.message, "type": openai, "param": param, "code": problem.code}
         assert told == {"error": error}
+    error["param"] = problem.param
     event = CHAT.stream_error(problem, None)
     inside = json.loads(event.removeprefix(b"data: "))["error"]
     again = inside.pop("message").removesuffix(problem.message)

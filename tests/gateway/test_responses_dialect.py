@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.counting import plain_text
 from gateway.dialects import Prepared
-from gateway.dialects.responses import RESPONSES, plain_text
+from gateway.dialects.responses import RESPONSES
 from gateway.dialects.traits import Traits
 from gateway.problem import Problem, engine_busy, engine_lost, engine_said
 from gateway.taps import JsonTap, ResponsesTap
@@ -43,7 +44,7 @@ CODEX = {
         {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "shell", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": "ok"},
     ],
-    "tools": [{"type": "function", "name": "shell"}, {"type": "namespace", "tools": []}, {"type": "web_search"}],
+    "tools": [{"type": "function", "name": "shell"}, {"type": "namespace", "tools": []}],
     "store": False,
     "include": ["reasoning.encrypted_content"],
     "reasoning": {"summary": "auto"},
@@ -62,6 +63,14 @@ def test_what_codex_sends_passes_as_it_is() -> None:
     assert result.body is raw
     assert (result.stream, result.model, result.max_tokens) == (True, "m", None)
     assert result.traits == Traits(first_text="fix", tools=True, prompt_key="0199")
+
+
+def test_tools_that_are_not_the_clients_are_taken_out() -> None:
+    tools = [{"type": "web_search"}, *CODEX["tools"], {"type": "custom", "name": "x"}, {"type": ["odd"]}, {}]
+    result = prepare(json.dumps(CODEX | {"tools": tools}).encode())
+    assert isinstance(result, Prepared)
+    assert json.loads(result.body) == CODEX
+    assert result.body.replace(b"[]},{", b"[]}, {").replace(b'"},{', b'"}, {') == json.dumps(CODEX).encode()
 
 
 def test_a_form_of_the_answer_and_its_bound_are_seen() -> None:
