@@ -85,7 +85,11 @@ async def counted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepar
 
 async def _by_text(core: Core, ask: Ask, refused: Problem, prepared: Prepared) -> int | None:
     """A counter that refuses to count what is too long, as vLLM's of /v1/messages: its texts alone are counted."""
-    if refused.window is None or TOKENIZE not in core.engine_state.abilities.counters.values():
+    if refused.window is None:
         return None
-    tokens = await ask(TOKENIZE, plain_text(prepared.body))
-    return max(tokens, refused.window + 1) if isinstance(tokens, int) else None
+    by_text: int | Problem | None = None
+    if TOKENIZE in core.engine_state.abilities.counters.values():
+        by_text = await ask(TOKENIZE, plain_text(prepared.body))
+    if refused.answer_tokens is not None:  # it may have been the answer's length that it counted
+        return by_text if isinstance(by_text, int) else None
+    return max(by_text if isinstance(by_text, int) else 0, refused.window + 1)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gateway import problem as problems
+from gateway.counting import TOKENIZE, Counting
 from gateway.dialects import Dialect, Prepared
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.openai import CHAT, COMPLETIONS
@@ -205,3 +207,35 @@ async def test_a_misfit_is_told_without_counting() -> None:
         result = await fit(gateway, CHAT, prepared(CHAT, TEXT))
         assert isinstance(result, Problem)
         assert (result.status, counted(gateway)) == (501, 0)
+
+
+# Counters as vLLM has them
+
+
+@pytest.mark.parametrize(("by_text", "told"), [(9000, 9000), (3000, 4097), (None, 4097)])
+async def test_a_counter_that_refuses_what_is_too_long_is_replaced_by_the_texts_alone(
+    monkeypatch: pytest.MonkeyPatch, by_text: int | None, told: int
+) -> None:
+    """vLLM 0.26 answers 500 at /v1/messages/count_tokens beyond its window, and counts any text at /tokenize."""
+    asked: list[tuple[str, bytes]] = []
+
+    async def check(self: Counting, address: object, key: object, path: str, body: bytes) -> int | Problem | None:
+        asked.append((path, body))
+        return by_text if path == TOKENIZE else problems.context_too_long(4097, 4096)
+
+    monkeypatch.setattr(Counting, "check", check)
+    async with running(context_tokens=4096) as gateway:
+        request = prepared(MESSAGES, "word " * 9000)
+        result = await fit(gateway, MESSAGES, request)
+    assert [path for path, _ in asked] == ["/v1/messages/count_tokens", TOKENIZE]
+    assert "word word" in json.loads(asked[1][1])["prompt"]
+    assert result == problems.context_too_long(told, 4096)
+
+
+async def test_an_answer_is_not_shortened_by_a_count_that_is_too_low() -> None:
+    """/v1/responses by its texts lacks what the template adds; without a bound vLLM takes exactly what is left."""
+    abilities = ABILITIES.model_copy(update={"counters": {RESPONSES.path: TOKENIZE}})
+    async with running(context_tokens=4096, abilities=abilities) as gateway:
+        result = await fit(gateway, RESPONSES, prepared(RESPONSES, "word " * 100, max_tokens=5000))
+    assert isinstance(result, Prepared)
+    assert "max_output_tokens" not in json.loads(result.body)
