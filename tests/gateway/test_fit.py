@@ -212,6 +212,7 @@ async def test_a_misfit_is_told_without_counting() -> None:
 # Counters as vLLM has them
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(("by_text", "told"), [(9000, 9000), (3000, 4097), (None, 4097)])
 async def test_a_counter_that_refuses_what_is_too_long_is_replaced_by_the_texts_alone(
     monkeypatch: pytest.MonkeyPatch, by_text: int | None, told: int
@@ -232,6 +233,7 @@ async def test_a_counter_that_refuses_what_is_too_long_is_replaced_by_the_texts_
     assert result == problems.context_too_long(told, 4096)
 
 
+@pytest.mark.anyio
 async def test_an_answer_is_not_shortened_by_a_count_that_is_too_low() -> None:
     """/v1/responses by its texts lacks what the template adds; without a bound vLLM takes exactly what is left."""
     abilities = ABILITIES.model_copy(update={"counters": {RESPONSES.path: TOKENIZE}})
