@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from gateway.problem import Problem, bad_request, bodies_full, body_too_large, b
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 SEAT_SHARE = 4
+LINE_PER_SEAT = 4
 
 
 class ClientGoneError(Exception):
@@ -89,23 +90,56 @@ class Reservation:
 
 class LargeBodies:
     """Large bodies are parsed one at a time, and between two the loop has as long for everything else as the last
-    one took: several at once would stop every stream for the sum of their times."""
+    one took: several at once would stop every stream for the sum of their times. Seats take turns."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self._busy = False
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         self._free_at_s = 0.0
 
+    def crowded(self, seat: str) -> bool:
+        """True when `seat` has as many bodies in line as it may."""
+        return len(self._lines.get(seat, ())) >= LINE_PER_SEAT
+
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def turn(self, seat: str) -> AsyncIterator[None]:
         """Wait for the turn; parse inside the block."""
-        async with self._lock:
-            now_s = asyncio.get_running_loop().time
+        if self._busy:
+            await self._wait(seat)
+        self._busy = True
+        now_s = asyncio.get_running_loop().time
+        try:
             await asyncio.sleep(max(0.0, self._free_at_s - now_s()))
             began_s = now_s()
             try:
                 yield
             finally:
                 self._free_at_s = 2 * now_s() - began_s
+        finally:
+            self._next()
+
+    async def _wait(self, seat: str) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(seat, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():  # it was our turn already
+                self._next()
+            raise
+
+    def _next(self) -> None:
+        """Hand the turn to the seat that was served longest ago."""
+        while self._lines:
+            seat, line = next(iter(self._lines.items()))
+            place = line.popleft()
+            del self._lines[seat]
+            if line:
+                self._lines[seat] = line  # behind the others
+            if not place.done():
+                place.set_result(None)
+                return
+        self._busy = False
 
 
 async def gone(receive: Receive) -> NoReturn:

@@ -70,21 +70,18 @@ async def _answer(core: Core, route: CountRoute, scope: Scope, receive: Receive)
         raw = await read(core, scope, receive, reservation)
         if isinstance(raw, Problem):
             return raw
-        prepared = await prepare(raw, route.dialect, core.large_bodies)
+        prepared = await prepare(raw, route.dialect, core, seat.name)
         if isinstance(prepared, Problem):
             return prepared
         if core.draining:
             return problems.ended(Reason.DRAINING, 0)
         if core.engine is None:
             return problems.engine_not_ready(core.engine_state, core.now())
-        named = core.named(prepared)
-        if isinstance(named, Problem):
-            return named
         engine, path = core.engine, route.dialect.path
         counter = core.engine_state.abilities.counters.get(path)
         if counter is None or not is_exact(path, counter):
             return problems.dialect_not_served(route.path, ())
-        body = body_for(path, counter, named.body)
+        body = body_for(path, counter, prepared.body)
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(gone(receive))
             tokens = await core.counting.asked(seat.name, engine.address, engine.key, counter, body)

@@ -28,11 +28,11 @@ _ANSWER = re.compile(
     r"requested (\d+) output tokens|(\d+) in the completion|(\d+) tokens for the completion|is too large: (\d+)"
 )
 _UNFIT = re.compile(
-    r"Unsupported tool type|Missing tool type|Failed to parse (?:tools|messages)"  # llama.cpp
+    r"Unsupported tool type|Missing tool type|Failed to parse (?:tools|messages|tool call)|Unknown reasoning format"
     r"|chat template to an empty conversation|cannot be greater than max_model_len|object has no attribute|^'\w+'$"
 )
-"""What engines answer with 500 although the request is at fault: agents would send it again and again."""
-_NO_IMAGES = re.compile(r"image input is not supported|is not a multimodal model")
+"""What llama.cpp, then vLLM answer with 500 although the request is at fault: agents would send it again and again."""
+_NO_IMAGES = re.compile(r"(?:image|audio|video) input is not supported|is not a multimodal model")
 _DEAD = re.compile(r"EngineCore encountered|EngineDeadError|cannot schedule new futures")
 """vLLM whose engine is gone, or going, while its HTTP server still answers."""
 _AT_LEAST = "at least"

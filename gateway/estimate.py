@@ -11,6 +11,8 @@ FIRST_TOK_PER_BYTE = 1 / 3
 """Source: facts/clients.md section 2, about 4 bytes a token in agents' requests; text denser than that exists."""
 DENSEST_TOK_PER_BYTE = 1.0
 """Digits and random letters: about one token a byte."""
+THINNEST_TOK_PER_BYTE = 1 / 5
+"""One seat that sends bodies full of what is no prompt must not make the others' look short."""
 COUNT_FROM_SHARE = 0.85
 LEARN_FROM_BYTES = 4096
 _DECAY = 0.02
@@ -26,9 +28,13 @@ class TokenEstimate:
         """A body of `body_bytes` had `tokens`. Small ones say little: most of them is not prompt."""
         if body_bytes < LEARN_FROM_BYTES:
             return
-        seen = min(tokens / body_bytes, DENSEST_TOK_PER_BYTE)
+        seen = min(max(tokens / body_bytes, THINNEST_TOK_PER_BYTE), DENSEST_TOK_PER_BYTE)
         weight = 1.0 if seen > self.tok_per_byte else _DECAY
         self.tok_per_byte += weight * (seen - self.tok_per_byte)
+
+    def at_least(self, body_bytes: int, tokens: int) -> int:
+        """What a body is likely to have, and no fewer than `tokens`."""
+        return max(tokens, int(body_bytes * self.tok_per_byte))
 
     def worth_counting(self, body_bytes: int, max_tokens: int, window: int, *, surely: bool) -> bool:
         """True when prompt or prompt and answer may not fit into `window` tokens. `surely`: be sure, whatever the

@@ -102,8 +102,10 @@ class Exchange:
         self._sweep_first_token(now_s, limits.first_token_s)
         if reply is None or reply.ended or client.sending:
             return
-        if limits.engine_silence_s and now_s - reply.last_event_s > limits.engine_silence_s:
-            reply.fail(problems.engine_lost(f"nothing for {limits.engine_silence_s:g} s"))
+        streamed = self.prepared is not None and self.prepared.stream
+        silence_s = limits.engine_silence_s if streamed else limits.unstreamed_s
+        if silence_s and now_s - reply.last_event_s > silence_s:
+            reply.fail(problems.engine_lost(f"nothing for {silence_s:g} s"))
         elif client.started and now_s - client.sent_s >= limits.heartbeat_s:
             reply.nudge()
 
@@ -168,12 +170,11 @@ class Exchange:
     async def _checked(self, seat: Seat) -> Engine:
         """Check the body; sets `prepared`. Returns the engine that will serve it."""
         raw, self._raw = self._raw, b""  # up to 64 MiB: no frame holds it while the reply runs
-        prepared = _or_refuse(await prepare(raw, self.dialect, self.core.large_bodies))
+        prepared = _or_refuse(await prepare(raw, self.dialect, self.core, seat.name))
         self.outcome.stream = prepared.stream
         self.call = self.core.runs.begin(seat.name, self.scope["headers"], prepared.traits, len(raw), self._loop.time())
         engine = self._engine()
-        named = _or_refuse(self.core.named(prepared))
-        self.prepared = _or_refuse(await fitted(self.core, engine, self.dialect, named))
+        self.prepared = _or_refuse(await fitted(self.core, engine, self.dialect, prepared, seat.name))
         return engine
 
     def _engine(self) -> Engine:
@@ -309,8 +310,9 @@ class Exchange:
         body = await reply.read_all()
         problem = read_error(reply.status, body, self.dialect.path)
         if problem.tokens is not None and is_lower_bound(body):
-            tokens = await counted(self.core, engine, self.dialect, self.prepared) if self.prepared.body else None
-            problem = recounted(problem, tokens)
+            prepared, seat = self.prepared, self.outcome.seat
+            tokens = await counted(self.core, engine, self.dialect, prepared, seat) if prepared.body else None
+            problem = recounted(problem, tokens if isinstance(tokens, int) else None)
         if problem.reason is Reason.ENGINE_LOST:
             self.core.engine_suspect(engine)
         self._word("refused" if problem.code in ("engine_key", "engine_busy") else "engine_error")

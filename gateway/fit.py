@@ -18,10 +18,12 @@ from gateway.core import Core, Engine
 from gateway.counting import TOKENIZE, body_for, is_exact, plain_text
 from gateway.dialects import Dialect, Prepared
 from gateway.problem import Problem
-from gateway.splice import drop_member, replace_value
+from gateway.splice import drop_members, replace_value
 from gateway.state import EngineAbilities
 
 Ask = Callable[[str, bytes], Awaitable[int | Problem | None]]
+BYTES_PER_TOKEN_MAX = 16
+"""No prompt that fits has so many bytes a token, or only of blanks."""
 FLAGGED = "#continue_final_message"
 """Behind a path in `EngineAbilities.continuation`: continued when a field of the request says so."""
 
@@ -42,7 +44,7 @@ def misfit(prepared: Prepared, path: str, abilities: EngineAbilities) -> Problem
     return None
 
 
-async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared) -> Prepared | Problem:
+async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared, seat: str) -> Prepared | Problem:
     """The request as it goes to the engine: an answer longer than what the prompt leaves free is shortened."""
     state = core.engine_state
     problem = misfit(prepared, dialect.path, state.abilities)
@@ -54,9 +56,12 @@ async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepare
         len(prepared.body), asked, window, surely=core.limiter.running >= core.limiter.policy.limits.streams
     ):
         return prepared
-    tokens = await counted(core, engine, dialect, prepared)
-    if tokens is None:
-        return prepared
+    countable = dialect.path in state.abilities.counters
+    if countable and len(prepared.body) > BYTES_PER_TOKEN_MAX * window:  # would keep the engine busy for nothing
+        return problems.context_too_long(core.estimate.at_least(len(prepared.body), window + 1), window)
+    tokens = await counted(core, engine, dialect, prepared, seat)
+    if tokens is None or isinstance(tokens, Problem):
+        return tokens or prepared
     if tokens >= window:  # an answer of one token needs room too
         return problems.context_too_long(tokens, window)
     if prepared.max_tokens and window < tokens + asked:
@@ -64,20 +69,21 @@ async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepare
         if is_exact(dialect.path, counter):
             body = replace_value(prepared.body, field, b"%d" % (window - tokens))
         else:  # without a bound, an answer may take exactly what is left
-            body = drop_member(prepared.body, field)
+            body = drop_members(prepared.body, (field,))
         return replace(prepared, body=body)
     return prepared
 
 
-async def counted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared) -> int | None:
-    """Tokens of the prompt by the engine's own count; None when it has no counter, or did not answer in time."""
+async def counted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared, seat: str) -> int | Problem | None:
+    """Tokens of the prompt by the engine's own count; None when it has no counter or did not answer in time, a problem
+    when too many of this seat, or of all, are being counted."""
     counter = core.engine_state.abilities.counters.get(dialect.path)
     if counter is None:
         return None
-    ask = functools.partial(core.counting.check, engine.address, engine.key)
+    ask = functools.partial(core.counting.check, seat, engine.address, engine.key)
     tokens = await ask(counter, body_for(dialect.path, counter, prepared.body))
     if isinstance(tokens, Problem):
-        tokens = await _by_text(core, ask, tokens, prepared)
+        return tokens if tokens.heals else await _by_text(core, ask, tokens, prepared)
     if tokens is not None and prepared.traits.image_at is None:
         core.estimate.learn(tokens, len(prepared.body))
     return tokens

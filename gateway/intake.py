@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 
 from gateway import problem as problems
-from gateway.bodies import LargeBodies, Receive, Reservation, read_body
+from gateway.bodies import Receive, Reservation, read_body
 from gateway.core import Core
 from gateway.dialects import Dialect, Prepared
-from gateway.parsing import INTRICATE_FROM_BYTES, parse, too_intricate
+from gateway.parsing import parse, takes_long, too_intricate
 from gateway.problem import Problem
 from gateway.responses import Scope
 from gateway.seats import Denied, Seat
@@ -42,12 +42,18 @@ async def read(core: Core, scope: Scope, receive: Receive, reservation: Reservat
     )
 
 
-async def prepare(raw: bytes, dialect: Dialect, large_bodies: LargeBodies) -> Prepared | Problem:
-    """The request of a body, or why there is none."""
-    if len(raw) < INTRICATE_FROM_BYTES:
-        return checked(raw, dialect)
-    async with large_bodies.turn():
-        return checked(raw, dialect)
+async def prepare(raw: bytes, dialect: Dialect, core: Core, seat: str) -> Prepared | Problem:
+    """The request of a body under the engine's own name of its model, or why there is none."""
+    if not takes_long(raw):
+        return _named(core, checked(raw, dialect))
+    if core.large_bodies.crowded(seat):
+        return problems.bodies_full()
+    async with core.large_bodies.turn(seat):
+        return _named(core, checked(raw, dialect))
+
+
+def _named(core: Core, prepared: Prepared | Problem) -> Prepared | Problem:
+    return prepared if isinstance(prepared, Problem) else core.named(prepared)
 
 
 def checked(raw: bytes, dialect: Dialect) -> Prepared | Problem:

@@ -20,7 +20,7 @@ from gateway import problem as problems
 from gateway.admission_types import Reason
 from gateway.bodies import Receive
 from gateway.core import Core
-from gateway.count_route import COUNT_ROUTES
+from gateway.count_route import COUNT_ROUTES, CountRoute
 from gateway.count_route import serve as serve_count
 from gateway.dialects import Dialect
 from gateway.dialects.messages import MESSAGES
@@ -39,6 +39,7 @@ from gateway.status import view
 
 _OF_PROXIES = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
 DIALECTS: dict[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}
+_INTERNAL = Problem(500, "internal_error", "The gateway failed on this request; it was logged.")
 _SERVED = (*DIALECTS, *COUNT_ROUTES, "/v1/models")
 
 
@@ -64,7 +65,14 @@ class Application:
         elif dialect is not None:
             await self._infer(dialect, scope, receive, send)
         elif count is not None:
-            await serve_count(self._core, count, scope, receive, send)
+            await self._count(count, scope, receive, send)
+
+    async def _count(self, route: CountRoute, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await serve_count(self._core, route, scope, receive, send)
+        except Exception as error:
+            self._core.log.error("request.failed", request_id=request_id_of(scope), exc_info=error)
+            await respond(send, 500, route.dialect.error(_INTERNAL), _headers(scope, _INTERNAL))
 
     async def _infer(self, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
         core = self._core
@@ -74,9 +82,8 @@ class Application:
         except Exception as error:
             core.log.error("request.failed", request_id=exchange.outcome.request_id, exc_info=error)
             if not exchange.client.started and not exchange.outcome.status:
-                problem = Problem(500, "internal_error", "The gateway failed on this request; it was logged.")
-                headers = [(b"x-request-id", exchange.outcome.request_id.encode()), *problem_headers(problem)]
-                await respond(send, 500, dialect.error(problem), headers)
+                headers = [(b"x-request-id", exchange.outcome.request_id.encode()), *problem_headers(_INTERNAL)]
+                await respond(send, 500, dialect.error(_INTERNAL), headers)
         finally:
             core.log.info("request.done", **exchange.outcome.fields())
 

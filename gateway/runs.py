@@ -4,8 +4,8 @@ Rules:
 - A run is named by what the agent says of itself, else by its seat and the first thing its user wrote. The seat is
   part of every name: two seats never share a run.
 - 90 s without a request end a run, so that an id that lives for a day does not keep its rank.
-- A helper is a call that an agent makes beside its turns (a title, a memory): small and without tools, by an agent
-  whose turns have some. It may wait; a turn has a person behind it.
+- A helper is a call that an agent makes beside its turns (a title, a memory): small and without tools, in a run whose
+  turns have some, or as the very first of a run that its agent has named. It may wait; a turn has a person behind it.
 - No text of a prompt is kept, only a digest.
 
 Source: facts/clients.md sections 2 and 5.
@@ -35,6 +35,7 @@ class Run:
     started_s: float
     last_s: float
     turns: int = 0
+    requests: int = 0
     open: int = 0
     has_tools: bool = False
 
@@ -68,8 +69,9 @@ class Runs:
         run.last_s = now_s
         run.open += 1
         run.has_tools = run.has_tools or traits.tools
-        agent = bool(session) or run.has_tools
+        agent = run.has_tools or (bool(session) and not run.requests)
         helper = agent and not traits.tools and body_bytes <= HELPER_MAX_BYTES
+        run.requests += 1
         run.turns += not helper
         self._forget(now_s)
         return Call(run, run.turns, helper)

@@ -65,8 +65,11 @@ class LimitSettings(_Numbers):
     """Longest wait of a stream for its first token, queue and prefill together, seconds; then it ends with an error
     that agents try again. Below 240, as agents themselves give up at 300. 0 disables. Default 235."""
     engine_silence_s: Annotated[float, Field(ge=0)] = 240.0
-    """An engine that sends no byte of a running reply for this long, seconds, has lost it: the stream ends
-    with an error. 0 disables. Default 240."""
+    """An engine that sends nothing of a running stream for this long, seconds, has lost it: the stream ends with an
+    error. 0 disables. Default 240."""
+    unstreamed_s: Annotated[float, Field(ge=0)] = 590.0
+    """Longest time that the engine has for an answer that is not streamed, seconds; clients give up at 600. 0 disables.
+    Default 590."""
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     """At a stop: how long running streams may go on, seconds. 0 = not at all. Default 30."""
 

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol
 
 import orjson
@@ -24,6 +24,8 @@ from gateway.sse import Framer, data_of, events, is_comment, names_error
 BUFFER_MAX_BYTES = 16 * 1024 * 1024
 """A reply that is not a stream is parsed for its usage up to this size."""
 
+_GIVEN_UP = ("abort", "error")
+"""Finish reasons of an engine that ended an answer of itself."""
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
 
 
@@ -78,7 +80,7 @@ class EventTap:
         """What was held back when the reply ended: an ending without its empty line. The beginning of an event
         is dropped, since it would swallow the error event that follows it."""
         kept = b"".join(event for event in events(self._framer.rest()) if self._keep(event, now_s))
-        return kept if self.whole else b""
+        return kept.rstrip(b"\r\n") + b"\n\n" if self.whole and kept else b""
 
     def _marked(self, block: bytes) -> bool:
         for mark in self._marks:  # noqa: SIM110 - any() of a generator takes half as long again, for every chunk
@@ -138,35 +140,72 @@ class EventTap:
 
 
 class ChatTap(EventTap):
-    """/v1/chat/completions and /v1/completions; whole with `[DONE]`.
+    """/v1/chat/completions and /v1/completions; whole with `[DONE]` behind a finish reason, where the engine gives one
+    at all.
 
     `strip_usage`: drop the usage chunk (no choices, usage) that only we asked for.
     """
 
-    __slots__ = ("_strip_usage",)
-    _marks = (b'"usage"', b"[DONE]", b'"finish_reason":"')
+    __slots__ = ("_finished", "_strip_usage")
+    _marks = (b'"usage"', b"[DONE]")
 
     def __init__(self, strip_usage: bool) -> None:
         super().__init__()
         self._strip_usage = strip_usage
+        self._finished: bool | None = None  # None: no chunk had the field
+
+    def _marked(self, block: bytes) -> bool:
+        nulls = block.count(b'"finish_reason":null') + block.count(b'"finish_reason": null')
+        return block.count(b'"finish_reason"') != nulls or super()._marked(block)
 
     def _count(self, block: bytes) -> int:
         return block.startswith(b"data:") + block.count(b"\ndata:")
 
     def _done(self) -> bool:
-        self.whole = True
-        return True
+        self.whole = self._finished is not False
+        return self.whole
 
     def _look(self, chunk: dict[str, Any], data: bytes, now_s: float) -> bool:
         usage = chat_usage(chunk.get("usage"))
         if usage is not None:
             self.meter.usage = usage
         choices = chunk.get("choices")
+        for reason in _reasons(choices):
+            if reason in _GIVEN_UP:
+                return self._fail(_given_up(reason))
+            self._finished = self._finished or reason is not None
         if isinstance(choices, list) and any(_has_token(choice) for choice in choices):
             self._token(now_s)
         elif usage is not None:
             self._ending(now_s)
         return not (self._strip_usage and usage is not None and choices == [])
+
+
+def _reasons(choices: Any) -> Iterator[Any]:
+    """The finish reasons of these choices, None = it goes on."""
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and "finish_reason" in choice:
+            yield choice["finish_reason"]
+
+
+def _given_up(reason: str) -> bytes:
+    """An engine's ending that is none, as an error."""
+    return orjson.dumps({"error": {"message": f"The engine gave the answer up ({reason})."}})
+
+
+def chat_ended(reply: dict[str, Any]) -> bool:
+    """Whether an unstreamed answer of /v1/chat/completions or /v1/completions is whole by its own word."""
+    return not any(reason is None or reason in _GIVEN_UP for reason in _reasons(reply.get("choices")))
+
+
+def messages_ended(reply: dict[str, Any]) -> bool:
+    """The same of /v1/messages."""
+    return reply.get("stop_reason", "") is not None
+
+
+def responses_ended(reply: dict[str, Any]) -> bool:
+    """The same of /v1/responses."""
+    return reply.get("status") not in ("failed", "cancelled", "in_progress", "queued")
 
 
 def _has_token(choice: Any) -> bool:
@@ -206,13 +245,18 @@ class MessagesTap(EventTap):
                 self._stopped = self._stopped or _dict(chunk.get("delta")).get("stop_reason") is not None
                 usage = _dict(chunk.get("usage"))
                 usage = {name: value for name, value in usage.items() if value is not None}
-                known = usage if "input_tokens" in usage else self._of_prompt | usage
+                anew = usage.get("input_tokens", self._of_prompt.get("input_tokens"))
+                same = anew == self._of_prompt.get("input_tokens") and not usage.keys() & _CACHE_FIELDS
+                known = self._of_prompt | usage if same else usage
                 self.meter.usage = messages_usage(known) or self.meter.usage
                 self._ending(now_s)
             case "message_stop":
                 self.whole = self._stopped
                 return self.whole
         return True
+
+
+_CACHE_FIELDS = {"cache_read_input_tokens", "cache_creation_input_tokens"}
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -260,7 +304,8 @@ class ResponsesTap(EventTap):
         response = _dict(chunk.get("response"))
         self.meter.reply_id = str(response.get("id") or "")
         self.meter.usage = responses_usage(response.get("usage")) or self.meter.usage
-        if kind == "response.failed" or response.get("error") is not None:
+        given_up = kind == "response.completed" and not responses_ended(response)
+        if kind == "response.failed" or response.get("error") is not None or given_up:
             return self._fail(data)
         if kind != "response.created":
             self.whole = True
@@ -270,13 +315,19 @@ class ResponsesTap(EventTap):
 
 class JsonTap:
     """A reply in one piece: passed on as it comes, its usage read at the end. `status` is the engine's: what
-    comes with another one than 200 is whole however it looks."""
+    comes with another one than 200 is whole however it looks. `ended`: whether a parsed answer is one to its end."""
 
-    __slots__ = ("_parts", "_size", "_status", "_usage_of", "meter", "whole")
+    __slots__ = ("_ended", "_parts", "_size", "_status", "_usage_of", "meter", "whole")
     streamed: ClassVar[bool] = False
 
-    def __init__(self, status: int, usage_of: Callable[[Any], Usage | None]) -> None:
+    def __init__(
+        self,
+        status: int,
+        usage_of: Callable[[Any], Usage | None],
+        ended: Callable[[dict[str, Any]], bool] = lambda reply: True,
+    ) -> None:
         self._status = status
+        self._ended = ended
         self._usage_of = usage_of
         self.meter = Meter()
         self.whole = False
@@ -301,8 +352,9 @@ class JsonTap:
             except orjson.JSONDecodeError:
                 reply = None
             if isinstance(reply, dict):
-                self.whole = True
+                self.whole = self._status != 200 or self._ended(reply)
                 self.meter.usage = self._usage_of(reply.get("usage"))
                 self.meter.failed = reply.get("error") is not None
+                self.whole = self.whole or self.meter.failed
         self._parts.clear()
         return b""

@@ -85,6 +85,9 @@ def edit(
     except Conflict as error:
         said = f"{path}: {dotted(error.path)} is not {error.wanted}, as it should be; nothing was changed"
         raise MoeError(said, _correct(path, by_hand)) from error
+    except RecursionError as error:  # what is parsed may still be too deep to be copied
+        said = f"{path}: nests lists or tables too deep; nothing was changed"
+        raise MoeError(said, _correct(path, by_hand)) from error
     if not changes:
         return Edited(raw, ())
     new = _safely(codec, text, changes, wanted)
@@ -120,6 +123,6 @@ def _safely(codec: Codec, text: str, changes: tuple[Change, ...], wanted: dict[s
     try:
         new = codec.edited(text, changes)
         same = codec.parse(new) == wanted
-    except Unreadable:
+    except (Unreadable, RecursionError):
         return None
     return new if same and sorted(codec.comments(new)) == sorted(codec.comments(text)) else None

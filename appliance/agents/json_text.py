@@ -1,7 +1,7 @@
 """Settings files in JSON. Pure.
 
 JSON is written anew as a whole, with the indentation that it had. Comments, which some programs take, would be lost:
-such a file is refused.
+such a file is refused. Half a surrogate pair, which JSON can hold and UTF-8 cannot, stays an escape.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from appliance.agents.merge import Change, applied
 from appliance.agents.parse_error import Unreadable
 
+_HALF = re.compile("[\ud800-\udfff]")
 _INDENT = re.compile(r"^\{[ \t]*\n([ \t]+)\S")
 
 
@@ -31,6 +32,8 @@ class Json:
                 said = "has comments, which would be lost"
                 raise Unreadable(said, error.lineno) from error
             raise Unreadable(f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}", error.lineno) from error
+        except ValueError as error:  # Python reads no number of thousands of digits
+            raise Unreadable("a number is too long", None) from error
         except RecursionError as error:
             raise Unreadable("nests lists or tables too deep", None) from error
 
@@ -39,7 +42,8 @@ class Json:
         """The text after the changes."""
         found = _INDENT.match(text.lstrip())
         old = Json.parse(text) if text.strip() else {}
-        return json.dumps(applied(old, changes), indent=found[1] if found else 2, ensure_ascii=False) + "\n"
+        new = json.dumps(applied(old, changes), indent=found[1] if found else 2, ensure_ascii=False)
+        return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", new) + "\n"
 
     @staticmethod
     def comments(text: str) -> list[str]:

@@ -32,8 +32,9 @@ AGENT is one of {", ".join(AGENTS)}.
 - The key of a seat is printed once, by `moe-appliance seats add NAME`; it is stored nowhere. Keep it in the environment
   variable {VARIABLE}. A lost one is replaced with `moe-appliance seats rotate NAME`.
 - `--write` keeps what else is in the file and its comments, writes it with mode 0600, and leaves what was there beside
-  it as `.bak`. A file that cannot be read is not touched. The key is taken from {VARIABLE} or asked for, never from
-  the command line.
+  it as `.bak`; if there is one already, as `.bak.1`, `.bak.2` and so on: no copy is ever overwritten, and the output
+  names the one that was made. A file that cannot be read is not touched. The key is taken from {VARIABLE} or asked
+  for, never from the command line.
 - The model and its context length are those that the box has loaded; run `connect` again when they change. Without a
   running box, give them: `--model MODEL --context TOKENS`.
 """

@@ -37,6 +37,8 @@ class Toml:
             line = None if at is None else int(at[1] or text.count("\n") + 1)
             said = said[: at.start()] if at is not None else said
             raise Unreadable(f"not valid TOML: {said[:1].lower()}{said[1:]}", line) from error
+        except ValueError as error:  # Python reads no number of thousands of digits
+            raise Unreadable("a number is too long", None) from error
         except RecursionError as error:
             raise Unreadable("nests lists or tables too deep", None) from error
 

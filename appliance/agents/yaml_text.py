@@ -34,7 +34,7 @@ class Yaml:
             raise _unreadable(error) from error
         except RecursionError as error:
             raise Unreadable("nests lists or tables too deep", None) from error
-        except ValueError as error:  # a number or a date that is none
+        except (ValueError, OverflowError) as error:  # a number, date or character that is none
             raise Unreadable("not valid YAML: a value cannot be read", None) from error
 
     @staticmethod

@@ -43,7 +43,8 @@ def connect(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help=f"{', '.join(AGENTS)}.")],
     seat: Annotated[str | None, typer.Option(metavar="NAME", help="The seat whose key the agent uses.")] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Merge the settings into the agent's own file; a copy stays as .bak.")
+        bool,
+        typer.Option("--write", help="Merge the settings into the agent's own file; a copy of it stays beside it."),
     ] = False,
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="The box's URL, on a machine that is not the box; needs no seat.")

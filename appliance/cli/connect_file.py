@@ -2,29 +2,32 @@
 
 Rules:
 - Mode 0600 from the first byte: such files hold keys. So does the copy.
+- A copy takes a name that nothing has, not even a link: what was there before our first change stays for ever.
 - A symlink is followed: people keep these files elsewhere.
 - Values are shown unless they are, or were, secret.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from appliance.agents.edit import Edited, edit
 from appliance.agents.merge import ABSENT, Change, leaves
 from appliance.agents.settings import SettingsFile
+from appliance.agents.shown import old_value
 from appliance.errors import MoeError
 from appliance.files import write_private
 from appliance.lockedfile import read_regular
 from gateway.toml_lines import dotted
 
-_SECRET = re.compile(r"(key|token|secret)$", re.IGNORECASE)
+_COPY = ".bak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +43,24 @@ class Written:
         """The same for people."""
         if not self.changes:
             return [f"{self.path} has these settings already; nothing was changed."]
-        kept = f"; what was there: {self.backup}" if self.backup is not None else ""
+        kept = "" if self.backup is None else f"; what was there: {self.backup}"
+        if self.backup is not None and self.backup.suffix != _COPY:
+            kept += " (earlier copies stay, too)"
         return [f"{self.path} is written{kept}", *(f"    {line}" for line in self._settings())]
 
     def _settings(self) -> Iterator[str]:
         for change in self.changes:
             for path, value in leaves(change.path, change.new):
                 shown = "(the key)" if value == self.key else json.dumps(value, ensure_ascii=False)
-                old = "" if change.old is ABSENT or change.old is None else f"   (was {_old(path, change.old)})"
+                old = (
+                    "" if change.old is ABSENT or change.old is None else f"   (was {old_value(path[-1], change.old)})"
+                )
                 yield f"{dotted(path)} = {shown}{old}"
 
     def json(self) -> dict[str, Any]:
         """The same for programs."""
         settings = [dotted(path) for change in self.changes for path, _ in leaves(change.path, change.new)]
         return {"changed": settings, "backup": None if self.backup is None else str(self.backup)}
-
-
-def _old(path: tuple[str | int, ...], value: Any) -> str:
-    return (
-        "another one"
-        if _SECRET.search(str(path[-1])) and isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False, default=str)
-    )
 
 
 def check(file: SettingsFile, path: Path, by_hand: str) -> Edited:
@@ -85,14 +84,34 @@ def write(file: SettingsFile, path: Path, by_hand: str, key: str | None) -> Writ
                 target.chmod(0o600)
             return Written(path, (), None, key)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        backup = target.with_name(f"{target.name}.bak") if there else None
-        if backup is not None:
-            write_private(backup, target.read_bytes())
+        backup = _copied(target) if there else None
         write_private(target, edited.raw)
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symlinks
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise MoeError(f"cannot write {path}: {said}", f"ls -ld {path} {path.parent}; df -h {path.parent}") from error
     return Written(path, edited.changes, backup, key)
+
+
+def _copied(path: Path) -> Path:
+    """Copy the file to the first free of `.bak`, `.bak.1`, ... Raises OSError, and then leaves nothing."""
+    data = path.read_bytes()
+    for number in count():
+        copy = path.with_name(f"{path.name}{_COPY}" + (f".{number}" if number else ""))
+        try:
+            fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            continue
+        break
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with contextlib.suppress(OSError):
+            copy.unlink()
+        raise
+    return copy
 
 
 def _refuse_others_folder(path: Path) -> None:

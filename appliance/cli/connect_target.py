@@ -15,6 +15,7 @@ import httpx
 import typer
 
 from appliance.agents.settings import VARIABLE, Agent, Target
+from appliance.agents.shown import without_credentials
 from appliance.cli import show
 from appliance.cli.box import ANSWER_S, Box
 from appliance.config import public_url
@@ -77,6 +78,9 @@ def _target(url: str, model: str, tokens: int | None, seat: str | None, program:
             f"the box does not say how long a context {model} has, and {program.title} must be told",
             "add --context TOKENS   (and context_tokens to the engine's settings on the box)",
         )
+    if not model.isprintable():
+        said = f"the model's name {model!a} has characters that cannot be printed"
+        raise MoeError(said, "--model MODEL   with the name that the box serves it under; its engine's settings say it")
     return Target(url, model, tokens, seat)
 
 
@@ -126,7 +130,7 @@ def origin(url: str) -> str:
         or "@" in parts.netloc
         or set(url) & set(" ?#\"'")
     ):
-        raise typer.BadParameter(f"{url!r} is none; write http://BOX:8000", param_hint="--url")
+        raise typer.BadParameter(f"{without_credentials(url)!r} is none; write http://BOX:8000", param_hint="--url")
     if parts.path.rstrip("/") not in ("", "/v1"):
         raise typer.BadParameter(f"{url!r} has a path; write {parts.scheme}://{parts.netloc}", param_hint="--url")
     return f"{parts.scheme}://{parts.netloc}"

@@ -20,7 +20,7 @@ from gateway.dialects.responses import PING
 from gateway.dialects.traits import Traits
 from gateway.meter import messages_usage
 from gateway.problem import Problem, bad_request
-from gateway.taps import JsonTap, MessagesTap, Tap
+from gateway.taps import JsonTap, MessagesTap, Tap, messages_ended
 
 _TYPES = {
     401: "authentication_error",
@@ -52,7 +52,7 @@ class Messages:
         return Prepared(raw, body.get("stream") is True, body.get("model"), _traits(body), fields.max_tokens(body))
 
     def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
-        return MessagesTap() if status == 200 and is_stream else JsonTap(status, messages_usage)
+        return MessagesTap() if status == 200 and is_stream else JsonTap(status, messages_usage, messages_ended)
 
     def error(self, problem: Problem) -> bytes:
         kind = "api_error" if problem.status >= 500 else "invalid_request_error"

@@ -18,7 +18,7 @@ from gateway.dialects.traits import Traits
 from gateway.meter import chat_usage
 from gateway.problem import Problem, bad_request
 from gateway.splice import put_value, replace_value, value_span
-from gateway.taps import ChatTap, JsonTap, Tap
+from gateway.taps import ChatTap, JsonTap, Tap, chat_ended
 
 _TYPES = {
     400: "invalid_request_error",
@@ -92,7 +92,7 @@ class OpenAI:
         )
 
     def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
-        return ChatTap(prepared.strip_usage) if status == 200 and is_stream else JsonTap(status, chat_usage)
+        return ChatTap(prepared.strip_usage) if status == 200 and is_stream else JsonTap(status, chat_usage, chat_ended)
 
     def error(self, problem: Problem) -> bytes:
         return openai_error(problem)

@@ -20,7 +20,7 @@ from gateway.dialects.openai import openai_error
 from gateway.dialects.traits import Traits
 from gateway.meter import responses_usage
 from gateway.problem import Problem, bad_request
-from gateway.taps import JsonTap, ResponsesTap, Tap
+from gateway.taps import JsonTap, ResponsesTap, Tap, responses_ended
 
 _FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
 """What the fields that a length is about are called here."""
@@ -46,7 +46,7 @@ class Responses:
         return Prepared(raw, body.get("stream") is True, body.get("model"), _traits(body), fields.max_tokens(body))
 
     def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
-        return ResponsesTap() if status == 200 and is_stream else JsonTap(status, responses_usage)
+        return ResponsesTap() if status == 200 and is_stream else JsonTap(status, responses_usage, responses_ended)
 
     def error(self, problem: Problem) -> bytes:
         if problem.tokens is not None:
@@ -116,6 +116,7 @@ def _traits(body: dict[str, Any]) -> Traits:
     return Traits(
         first_text=traits.first_user_text(given),
         image_at=traits.image_at(given, "input"),
+        continues_at=traits.unfinished_at(given),
         tools=bool(body.get("tools")),
         json_output=isinstance(form, dict) and form.get("type") == "json_schema",
         prompt_key=key if isinstance(key, str) else "",

@@ -4,7 +4,7 @@ Rules:
 - A body that contains none of it comes back as the very same bytes.
 - Only what would act on the engine, or stand in the rendered prompt and change with every request, is taken out.
   `cache_control` marks and item ids stay: engines do not render them (canonical.py leaves them out of a prefix).
-- ValueError is raised for a value beyond splice.VALUE_MAX_BYTES, or nested too deeply.
+- ValueError is raised for a value beyond splice.VALUE_MAX_BYTES or ITEMS_MAX, or nested too deeply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gateway.splice import drop_member, value_start
+from gateway.splice import drop_members, value_start
 
 ENGINE_CONTROL = (
     # vLLM
@@ -43,6 +43,8 @@ ENGINE_CONTROL = (
     "custom_logit_processor",
 )
 """Fields that act on the engine as a whole, on its cache or on its order; they are the box's to set."""
+ITEMS_MAX = 10_000
+"""A list of which something is taken out is read item by item."""
 BILLING = "x-anthropic-billing-header:"
 """Claude Code's first system block: it changes with each request and would make every prefix a new one.
 Source: facts/clients.md section 2."""
@@ -53,19 +55,17 @@ _SPACE = re.compile(r"[ \t\r\n]*+")
 
 def without_control(raw: bytes, body: dict[str, Any], *more: str) -> bytes:
     """`raw` without the fields that act on the engine, and `more`. `body` is what it parses to."""
-    for field in (*ENGINE_CONTROL, *more):
-        if field in body:
-            raw = drop_member(raw, field)
-    return raw
+    found = tuple(field for field in (*ENGINE_CONTROL, *more) if field in body)
+    return drop_members(raw, found) if found else raw
 
 
 def without_billing(raw: bytes, body: dict[str, Any]) -> bytes:
     """`raw` without Claude Code's billing line in `system`: its block, or the first line of a longer text."""
     system = body.get("system")
     if isinstance(system, str) and system.startswith(BILLING):
-        return _replaced(raw, "system", lambda text: (json.dumps(rest_of_billing(system)), _end(text)))
+        return _replaced(raw, body, "system", lambda text: (json.dumps(rest_of_billing(system)), _end(text)))
     if isinstance(system, list) and any(_is_billed(block) for block in system):
-        return _replaced(raw, "system", lambda text: _filtered(text, _unbilled))
+        return _replaced(raw, body, "system", lambda text: _filtered(text, _unbilled))
     return raw
 
 
@@ -74,7 +74,7 @@ def without_vendor_tools(raw: bytes, body: dict[str, Any]) -> bytes:
     them to the model as if the client could."""
     tools = body.get("tools")
     if isinstance(tools, list) and any(_is_vendors(tool) for tool in tools):
-        return _replaced(raw, "tools", lambda text: _filtered(text, lambda tool, own: "" if _is_vendors(tool) else own))
+        return _replaced(raw, body, "tools", lambda text: _filtered(text, _unless(_is_vendors)))
     return raw
 
 
@@ -83,7 +83,7 @@ def without_hosted_tools(raw: bytes, body: dict[str, Any]) -> bytes:
     functions without a name. Source: vLLM 0.26, measured."""
     tools = body.get("tools")
     if isinstance(tools, list) and any(_is_hosted(tool) for tool in tools):
-        return _replaced(raw, "tools", lambda text: _filtered(text, lambda tool, own: "" if _is_hosted(tool) else own))
+        return _replaced(raw, body, "tools", lambda text: _filtered(text, _unless(_is_hosted)))
     return raw
 
 
@@ -91,7 +91,7 @@ def without_empty_tools(raw: bytes, body: dict[str, Any]) -> bytes:
     """`raw` without an empty list of tools and the choice among them, which vLLM refuses on chat."""
     if body.get("tools") != []:
         return raw
-    return drop_member(drop_member(raw, "tools"), "tool_choice")
+    return drop_members(raw, ("tools", "tool_choice"))
 
 
 def rest_of_billing(text: str) -> str:
@@ -115,6 +115,10 @@ def _unbilled(block: Any, own: str) -> str:
     return json.dumps({**block, "text": rest}) if rest else ""
 
 
+def _unless(unwanted: Callable[[Any], bool]) -> Callable[[Any, str], str]:
+    return lambda item, own: "" if unwanted(item) else own
+
+
 def _is_vendors(tool: Any) -> bool:
     kind = tool.get("type") if isinstance(tool, dict) else None
     return isinstance(kind, str) and kind.startswith(_VENDOR_TOOLS)
@@ -124,9 +128,11 @@ def _is_hosted(tool: Any) -> bool:
     return isinstance(tool, dict) and tool.get("type") not in ("function", "namespace")
 
 
-def _replaced(raw: bytes, key: str, replace: Callable[[str], tuple[str, int]]) -> bytes:
+def _replaced(raw: bytes, body: dict[str, Any], key: str, replace: Callable[[str], tuple[str, int]]) -> bytes:
     """`raw` with the value of `key` replaced: `replace` gets the text from where it begins and gives the new
     value and where the old one ends."""
+    if isinstance(body[key], list) and len(body[key]) > ITEMS_MAX:
+        raise ValueError(f"{key!r} has more than {ITEMS_MAX} items")
     start = value_start(raw, key)
     assert start is not None
     text = raw[start:].decode()

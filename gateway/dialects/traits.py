@@ -70,6 +70,14 @@ def continues_at(messages: Any) -> str | None:
     return f"messages[{len(messages) - 1}]" if has_text else None
 
 
+def unfinished_at(items: Any) -> str | None:
+    """Where an assistant's message at the end of an `input` is that says of itself that it is not whole."""
+    last = items[-1] if isinstance(items, list) and items else None
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        return None
+    return f"input[{len(items) - 1}]" if last.get("status") in ("in_progress", "incomplete") else None
+
+
 def first_user_text(items: Any) -> str:
     """The beginning of the first text that the user wrote."""
     if isinstance(items, str):

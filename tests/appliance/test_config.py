@@ -50,9 +50,9 @@ TABLES: dict[str, dict[str, Any]] = {
         "body_timeout_s": 2.5,
         "client_stall_s": 2.5,
         "early_response_s": 0.5,
-        "heartbeat_s": 2.5,
-        "first_token_s": 99.5,
+        **{"heartbeat_s": 2.5, "first_token_s": 99.5},
         "engine_silence_s": 9.5,
+        "unstreamed_s": 9.5,
         "drain_s": 0.5,
     },
 }

@@ -185,7 +185,7 @@ def test_what_was_there_is_kept_beside_it(here: Here) -> None:
     assert 'model = "MODEL"   (was "old")' in done.stdout
     assert str(backup) in done.stdout
     shown = json.loads(here("codex --seat ana --write --json --context 9000").stdout)["written"]
-    assert shown == {"changed": ["model_context_window"], "backup": str(backup)}
+    assert shown == {"changed": ["model_context_window"], "backup": f"{backup}.1"}
 
 
 def test_an_old_key_is_not_shown(here: Here) -> None:

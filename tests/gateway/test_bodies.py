@@ -45,7 +45,7 @@ async def test_between_two_large_bodies_the_loop_has_as_long_for_everything_else
     bodies, loop, times = LargeBodies(), asyncio.get_running_loop(), []
 
     async def parse_one() -> None:
-        async with bodies.turn():
+        async with bodies.turn("a"):
             began_s = loop.time()
             work_until(loop.time() + 0.05)
             times.append((began_s, loop.time()))

@@ -44,7 +44,7 @@ def at(url: str) -> EngineAddress:
 async def test_the_count_is_what_usage_says(path: str, counter: str) -> None:
     async with served(key="k") as (engine, client):
         body = json.dumps(ask(path, "hello " * 50, max_tokens=1)).encode()
-        counted = await Counting().check(at(engine.url), "k", counter, body_for(path, counter, body))
+        counted = await Counting().check("a", at(engine.url), "k", counter, body_for(path, counter, body))
         reply = (await client.post(path, content=body, headers={"authorization": "Bearer k"})).json()["usage"]
         assert counted == reply.get("prompt_tokens", reply.get("input_tokens"))
 
@@ -56,7 +56,7 @@ async def test_a_counter_that_knows_no_items_gets_their_texts() -> None:
     plain = json.loads(body_for(RESPONSES, TOKENIZE, body))
     assert plain == {"model": "m", "prompt": "i\nuser\nhello"}
     async with served(style="vllm") as (engine, _):
-        counted = await Counting().check(at(engine.url), None, TOKENIZE, json.dumps(plain).encode())
+        counted = await Counting().check("a", at(engine.url), None, TOKENIZE, json.dumps(plain).encode())
         assert counted == len("i\nuser\nhello") // 4
 
 
@@ -84,7 +84,7 @@ async def test_a_counter_that_knows_no_items_gets_their_texts() -> None:
 async def test_what_an_engine_answers(answer: bytes, tokens: int | None) -> None:
     assert read_count(answer) == tokens
     async with scripted([OK + b"content-length: %d\r\n\r\n" % len(answer) + answer]) as script:
-        assert await Counting().check(at(script.url), None, COUNTER, b"{}") == tokens
+        assert await Counting().check("a", at(script.url), None, COUNTER, b"{}") == tokens
         assert await Counting().asked("a", at(script.url), None, COUNTER, b"{}") == tokens
 
 
@@ -105,7 +105,7 @@ async def test_what_an_engine_answers(answer: bytes, tokens: int | None) -> None
 )
 async def test_no_answer_is_no_number(pieces: list[bytes], then: str) -> None:
     async with scripted(pieces, then) as script:
-        assert not isinstance(await Counting().check(at(script.url), None, COUNTER, b"{}"), int)
+        assert not isinstance(await Counting().check("a", at(script.url), None, COUNTER, b"{}"), int)
         assert not isinstance(await Counting().asked("a", at(script.url), None, COUNTER, b"{}"), int)
 
 
@@ -113,7 +113,7 @@ async def test_an_engine_that_is_gone_does_not_count() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening
         address = at(f"http://127.0.0.1:{taken.getsockname()[1]}")
-        assert await Counting().check(address, None, COUNTER, b"{}") is None
+        assert await Counting().check("a", address, None, COUNTER, b"{}") is None
         assert await Counting().asked("a", address, None, COUNTER, b"{}") is None
 
 
@@ -123,7 +123,7 @@ async def test_a_request_that_the_engine_refuses_is_told_to_who_asked() -> None:
         problem = await Counting().asked("a", at(engine.url), None, MESSAGES + "/count_tokens", body)
         assert isinstance(problem, Problem)
         assert (problem.status, problem.heals) == (400, False)
-        assert await Counting().check(at(engine.url), None, MESSAGES + "/count_tokens", body) == problem
+        assert await Counting().check("a", at(engine.url), None, MESSAGES + "/count_tokens", body) == problem
     async with served(key="k") as (engine, _):
         assert await Counting().asked("a", at(engine.url), "wrong", COUNTER, b"{}") is None, "not the client's fault"
 
@@ -131,9 +131,9 @@ async def test_a_request_that_the_engine_refuses_is_told_to_who_asked() -> None:
 @pytest.mark.usefixtures("soon")
 async def test_an_engine_that_hangs_is_given_up_and_left() -> None:
     async with served(hang_counts=True) as (engine, _):
-        assert await Counting().check(at(engine.url), None, COUNTER, b"{}") is None
+        assert await Counting().check("a", at(engine.url), None, COUNTER, b"{}") is None
     async with scripted([OK], HOLD) as script:
-        assert await Counting().check(at(script.url), None, COUNTER, b"{}") is None
+        assert await Counting().check("a", at(script.url), None, COUNTER, b"{}") is None
         await asyncio.wait_for(script.gone.wait(), 1)
 
 
@@ -150,7 +150,7 @@ async def test_few_are_counted_at_a_time_and_who_waits_for_a_place_waits_no_long
     async with scripted([], HOLD) as script:
         desk, address = Counting(), at(script.url)
         began_s = asyncio.get_running_loop().time()
-        checks = [desk.check(address, None, COUNTER, b"{}") for _ in range(3 * PLACES)]
+        checks = [desk.check(f"s{n}", address, None, COUNTER, b"{}") for n in range(3 * PLACES)]
         seen, answers = await held(script, list(checks))
         assert (seen, answers) == (PLACES, [None] * 3 * PLACES)
         assert asyncio.get_running_loop().time() - began_s < 1.0
@@ -163,7 +163,7 @@ async def test_a_seat_that_only_asks_takes_no_place_of_others() -> None:
         began_s = asyncio.get_running_loop().time()
         of_one = [desk.asked("a", address, None, COUNTER, b"{}") for _ in range(20)]
         of_other = [desk.asked("b", address, None, COUNTER, b"{}")]
-        checks = [desk.check(address, None, COUNTER, b"{}") for _ in range(PLACES)]
+        checks = [desk.check(f"s{n}", address, None, COUNTER, b"{}") for n in range(PLACES)]
         seen, answers = await held(script, [*of_one, *of_other, *checks])
         assert seen == PER_SEAT + 1 + PLACES
         assert answers == [None] * (21 + PLACES)

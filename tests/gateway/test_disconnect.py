@@ -242,7 +242,7 @@ async def _one_that_leaves(gateway: Running, dice: random.Random) -> None:
 @HOW
 async def test_who_leaves_before_the_turn_of_a_large_body_holds_nothing(how: Gone) -> None:
     async with running() as gateway, connect(gateway, post(big("x"))) as client:
-        async with gateway.core.large_bodies.turn():
+        async with gateway.core.large_bodies.turn("b"):
             await gateway.until(lambda: bool(gateway.core.bodies.used_bytes) and len(gateway.core.live) == 1)
             await gateway.until(lambda: next(iter(gateway.core.live)).outcome.body_bytes > 0)
             how(client)

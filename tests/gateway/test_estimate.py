@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimate import COUNT_FROM_SHARE, DENSEST_TOK_PER_BYTE, FIRST_TOK_PER_BYTE, LEARN_FROM_BYTES, TokenEstimate
+from gateway.estimate import (
+    COUNT_FROM_SHARE,
+    DENSEST_TOK_PER_BYTE,
+    FIRST_TOK_PER_BYTE,
+    LEARN_FROM_BYTES,
+    THINNEST_TOK_PER_BYTE,
+    TokenEstimate,
+)
 
 WINDOW = 100_000
 
@@ -45,7 +52,7 @@ def test_a_higher_share_is_taken_at_once_and_a_lower_one_slowly() -> None:
     assert 0.48 < estimate.tok_per_byte < 0.5
     for _ in range(1000):
         estimate.learn(1000, 10_000)
-    assert estimate.tok_per_byte == pytest.approx(0.1)
+    assert estimate.tok_per_byte == pytest.approx(THINNEST_TOK_PER_BYTE), "bodies full of what is no prompt"
 
 
 def test_small_bodies_teach_nothing() -> None:

@@ -282,7 +282,7 @@ async def test_an_engine_that_refuses_after_the_200_says_so_in_the_stream(path: 
     "knobs", [{"hang": True}, {"silent_s": 60.0}, {"silent_s": 60.0, "headers_delay": True}, {"stall_after": 3}]
 )
 async def test_an_engine_that_falls_silent_is_given_up(path: str, stream: bool, knobs: dict[str, Any]) -> None:
-    limits = EARLY | {"engine_silence_s": 0.15}
+    limits = EARLY | ({"engine_silence_s": 0.15} if stream else {"unstreamed_s": 0.15})
     async with running(knobs, limits=limits, sweep_s=0.03) as gateway:
         answer = await call(gateway, path, stream=stream)
         await gateway.idle()

@@ -77,7 +77,7 @@ def see(gateway: Running, **fields: Any) -> None:
 
 async def fit(gateway: Running, dialect: Dialect, request: Prepared) -> Prepared | Problem:
     assert gateway.core.engine is not None
-    return await fitted(gateway.core, gateway.core.engine, dialect, request)
+    return await fitted(gateway.core, gateway.core.engine, dialect, request, "a")
 
 
 def counted(gateway: Running) -> int:
@@ -88,7 +88,7 @@ def counted(gateway: Running) -> int:
 async def tokens_of(gateway: Running, dialect: Dialect, request: Prepared) -> int:
     assert gateway.core.engine is not None
     engine, counter = gateway.core.engine, ABILITIES.counters[dialect.path]
-    tokens = await gateway.core.counting.check(engine.address, engine.key, counter, request.body)
+    tokens = await gateway.core.counting.check("a", engine.address, engine.key, counter, request.body)
     assert tokens is not None
     return tokens
 
@@ -157,16 +157,16 @@ async def test_what_nobody_knows_is_let_through_uncounted() -> None:
 @pytest.mark.anyio
 async def test_an_engine_that_does_not_count_lets_the_request_through() -> None:
     async with running({"counts": []}) as gateway:
-        see(gateway, context_tokens=10)
+        see(gateway, context_tokens=1000)
         request = prepared(CHAT, TEXT, max_tokens=500)
         assert await fit(gateway, CHAT, request) is request
         assert counted(gateway) == 1
     gone = prepared(CHAT, TEXT)
-    async with running(context_tokens=10) as gateway:
+    async with running(context_tokens=1000) as gateway:
         engine = gateway.core.engine
         assert engine is not None
         nobody = type(engine)(type(engine.address)("127.0.0.1", 1, False, ""), None, "x")
-        assert await fitted(gateway.core, nobody, CHAT, gone) is gone
+        assert await fitted(gateway.core, nobody, CHAT, gone, "a") is gone
 
 
 @pytest.mark.anyio
@@ -220,7 +220,10 @@ async def test_a_counter_that_refuses_what_is_too_long_is_replaced_by_the_texts_
     """vLLM 0.26 answers 500 at /v1/messages/count_tokens beyond its window, and counts any text at /tokenize."""
     asked: list[tuple[str, bytes]] = []
 
-    async def check(self: Counting, address: object, key: object, path: str, body: bytes) -> int | Problem | None:
+    async def check(self: Counting, seat: str, *where: object) -> int | Problem | None:
+        _, _, path, body = where
+        assert isinstance(path, str)
+        assert isinstance(body, bytes)
         asked.append((path, body))
         return by_text if path == TOKENIZE else problems.context_too_long(4097, 4096)
 

@@ -155,7 +155,7 @@ async def nothing_left(gateway: Running) -> None:
     await gateway.until(lambda: core.bodies._by_seat == {} and core.bodies.used_bytes == 0, 1.0)
     await gateway.until(lambda: (core.counting._checks._value, core.counting._asked._value) == (PLACES, PLACES), 1.0)
     assert not [run for run in core.runs._runs.values() if run.open]
-    assert not core.large_bodies._lock.locked()
+    assert not core.large_bodies._busy
 
 
 async def batch(gateway: Running, cases: list[Case], knobs: Knobs, seen: Counter[tuple[str, int]]) -> None:
@@ -182,7 +182,8 @@ async def batch(gateway: Running, cases: list[Case], knobs: Knobs, seen: Counter
 
 async def lane(cases: list[Case], dice: random.Random, seen: Counter[tuple[str, int]]) -> None:
     """One gateway and its engine, in one state after the other, for a share of the cases."""
-    limits = {"early_response_s": 0.03, "heartbeat_s": 0.03, "body_timeout_s": 0.2, "engine_silence_s": 0.15}
+    soon = {"engine_silence_s": 0.15, "unstreamed_s": 0.15}
+    limits = {"early_response_s": 0.03, "heartbeat_s": 0.03, "body_timeout_s": 0.2, **soon}
     limits |= {"body_max_bytes": BODY_MAX, "body_budget_bytes": 8 * BODY_MAX, "first_token_s": 2.0}
     admission = {"queue_max": 12, "queue_per_seat": 5, "queue_deadline_s": 60.0}
     async with running(

@@ -96,10 +96,30 @@ def test_an_error_in_the_stream_is_seen_wherever_it_comes(before: int, done: byt
         assert tap.whole is False
 
 
+FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason" : "stop"}]}\n\n'
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_engine_that_gives_an_answer_up_has_failed(reason: str) -> None:
+    given_up = FINISH.replace(b"stop", reason.encode())
+    out, tap = run([RECORDED[1], given_up, DONE])
+    assert out == RECORDED[1]
+    assert (tap.whole, tap.meter.failed) == (False, True)
+    assert reason.encode() in tap.meter.error
+
+
+def test_an_answer_that_nobody_finished_is_not_whole() -> None:
+    out, tap = run([RECORDED[1], RECORDED[3], DONE])
+    assert out == RECORDED[1] + RECORDED[3]
+    assert not tap.whole
+    bare = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+    assert run([bare, DONE])[1].whole, "an engine that never speaks of it"
+
+
 def test_an_ending_without_its_empty_line_still_counts() -> None:
     for ending in (b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n"):
-        out, tap = run([RECORDED[1], ending])
-        assert out == RECORDED[1] + ending
+        out, tap = run([RECORDED[1], FINISH, ending])
+        assert out == RECORDED[1] + FINISH + ending.rstrip() + b"\n\n", "whoever reads it needs the empty line"
         assert tap.whole
 
 
@@ -251,8 +271,8 @@ def test_errors_as_engines_spell_them_are_seen_and_what_ends_well_is_dropped(err
 @pytest.mark.parametrize("text", ["error: {", "event: error", '"object":"error"', '{"error": 1}'])
 def test_text_about_errors_is_no_error(text: str) -> None:
     said = b"data: " + chunk({"content": text}) + b"\n\n"
-    out, tap = run([*RECORDED[:4], said, b": error\n\n", DONE])
-    assert out == wanted(RECORDED[:4], False) + said + DONE
+    out, tap = run([*RECORDED[:4], said, b": error\n\n", FINISH, DONE])
+    assert out == wanted(RECORDED[:4], False) + said + FINISH + DONE
     assert (tap.meter.failed, tap.whole) == (False, True)
 
 
