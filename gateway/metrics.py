@@ -110,6 +110,7 @@ def _streams(view: StatusView) -> Iterator[Metric]:
     yield from _gauge("moe_streams_below_floor", "Streams slower than the floor; paces are estimates.", below)
     yield from _gauge("moe_queue_depth", "Requests in line.", view.queue.depth)
     yield from _gauge("moe_queue_max", "Requests that may wait.", view.queue.max)
+    yield from _gauge("moe_runs_active", "Agents' runs with a request in the last 90 s.", numbers.runs)
     yield from _gauge("moe_stream_hold_seconds", "Mean time of a stream.", numbers.mean_hold)
     yield from _gauge("moe_body_bytes", "Bytes of request bodies held now.", numbers.body_bytes)
     yield from _gauge("moe_body_budget_bytes", "Bytes of request bodies that may be held.", numbers.body_budget_bytes)

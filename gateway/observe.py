@@ -64,6 +64,7 @@ def snapshot(core: Core) -> GatewaySnapshot:
         seats=_seats(core, Counter(s for _, s, _ in admission.running), Counter(s for _, s, _ in admission.waiting)),
         files=(_file(core.seats, core.seats.value), _file(core.admins, core.admins.value)),
         outcomes=dict(sum_by_word(core.outcomes)),
+        runs=core.runs.active(now_s),
     )
 
 

@@ -5,7 +5,8 @@ Rules:
   part of every name: two seats never share a run.
 - 90 s without a request end a run, so that an id that lives for a day does not keep its rank.
 - A helper is a call that an agent makes beside its turns (a title, a memory): small and without tools, in a run whose
-  turns have some, or as the very first of a run that its agent has named. It may wait; a turn has a person behind it.
+  turns have some; or, where the agent names its run, as the very first of it or with a schema for its answer. It may
+  wait; a turn has a person behind it.
 - No text of a prompt is kept, only a digest.
 
 Source: facts/clients.md sections 2 and 5.
@@ -69,7 +70,7 @@ class Runs:
         run.last_s = now_s
         run.open += 1
         run.has_tools = run.has_tools or traits.tools
-        agent = run.has_tools or (bool(session) and not run.requests)
+        agent = run.has_tools or (bool(session) and (not run.requests or traits.json_output))
         helper = agent and not traits.tools and body_bytes <= HELPER_MAX_BYTES
         run.requests += 1
         run.turns += not helper

@@ -61,7 +61,7 @@ class FileView(_Wire):
 
 class GatewaySnapshot(_Wire):
     """Everything the page shows of the gateway. `mean_hold_s` is the measured mean time of a stream, None before
-    the first one ended."""
+    the first one ended. `runs`: agents' chains of turns with a request in the last 90 s."""
 
     at_s: float
     started_s: float
@@ -79,3 +79,4 @@ class GatewaySnapshot(_Wire):
     seats: tuple[SeatView, ...]
     files: tuple[FileView, ...]
     outcomes: dict[str, int]
+    runs: int = 0

@@ -207,6 +207,7 @@ def _numbers(gateway: GatewaySnapshot | None) -> NumbersView:
         refused=count(outcomes.get("refused", 0)),
         failed=count(sum(n for word, n in outcomes.items() if word not in _NOT_FAILED)),
         left=count(outcomes.get("client_gone", 0)),
+        runs=count(gateway.runs),
         mean_hold=seconds(hold_s),
         drain_rate=per_minute(gateway.streams_max * 60 / hold_s if hold_s else None, estimated=True),
         body_bytes=size(gateway.body_bytes),

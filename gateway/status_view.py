@@ -238,13 +238,15 @@ class GatewayView(_View):
 
 
 class NumbersView(_View):
-    """All seats together, since the gateway started. `mean_hold`: mean time of a stream; `drain_rate`: tickets
+    """All seats together, since the gateway started. `runs`: agents at work now, see runs.py. `mean_hold`: mean time
+    of a stream; `drain_rate`: tickets
     that come back in a minute when the box is full, from it."""
 
     served: Figure
     refused: Figure
     failed: Figure
     left: Figure
+    runs: Figure
     mean_hold: Figure
     drain_rate: Figure
     body_bytes: Figure

@@ -97,6 +97,7 @@ def gateway(running: int = 2, wait: int = 0, **changes: Any) -> GatewaySnapshot:
         body_budget_bytes=256 * 1024 * 1024,
         seats=(seat("ana"), seat("ben", max_streams=1)),
         files=files(),
+        runs=3,
         outcomes={"ok": 1311, "refused": 11, "client_gone": 7, "engine_lost": 1, "failed": 2},
     )
     return base.model_copy(update=changes)

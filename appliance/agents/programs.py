@@ -205,7 +205,7 @@ reply = client.chat.completions.create(model={dumps(box.model)}, messages=[{{"ro
 print(reply.choices[0].message.content)"""
     notes = (
         "By itself the SDK tries three times when the box says 429, which is over after two waits; `max_retries` "
-        "gives it more. `client.responses` works as well.",
+        "gives it more. `client.responses.create` works as well, streamed or not.",
         "A stream that ends in an error raises; `finish_reason` says whether an answer is whole.",
     )
     return Settings({"OPENAI_BASE_URL": box.openai_url, "OPENAI_API_KEY": KEY}, code=code, notes=notes)

@@ -235,6 +235,7 @@ def _show(box: BoxState, keys: Keys, console: Console, paths: Paths) -> None:
         f"  admin page  {url}/admin#token={keys.admin}\n"
         f"  admin token kept in {escape(str(home / 'admin.token'))}\n"
         f"  command line {escape(_command())} --config {escape(str(home / 'appliance.toml'))} status\n"
+        f"  an agent    {escape(_command())} --config {escape(str(home / 'appliance.toml'))} connect pi --seat {SEAT}\n"
         "\nTry it:\n"
     )
     console.print(

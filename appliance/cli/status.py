@@ -185,4 +185,5 @@ def _numbers(view: StatusView, console: Console) -> None:
     _heading(console, "gateway", f"{gateway.state} for {gateway.uptime}, restarts {gateway.restarts}")
     rates = f"mean stream {numbers.mean_hold}  streams ended when full {numbers.drain_rate}"
     _say(console, (f"{counts}  {rates}", "dim"), indent=2)
-    _say(console, (f"bodies held {numbers.body_bytes} of {numbers.body_budget_bytes}", "dim"), indent=2)
+    held = f"bodies held {numbers.body_bytes} of {numbers.body_budget_bytes}"
+    _say(console, (f"agents at work {numbers.runs}  {held}", "dim"), indent=2)
