@@ -126,10 +126,14 @@ class LargeBodies:
         except asyncio.CancelledError:
             if not place.cancelled():  # it was our turn already
                 self._next()
+            elif place in (line := self._lines.get(seat, deque())):
+                line.remove(place)
+                if not line:
+                    del self._lines[seat]
             raise
 
     def _next(self) -> None:
-        """Hand the turn to the seat that was served longest ago."""
+        """Hand the turn to the next seat; one that has more in line stands behind the others again."""
         while self._lines:
             seat, line = next(iter(self._lines.items()))
             place = line.popleft()

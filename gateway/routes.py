@@ -6,6 +6,7 @@ with its request id, and answered with 500.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import MutableMapping
 from typing import Any
@@ -81,7 +82,11 @@ class Application:
             await exchange.run()
         except Exception as error:
             core.log.error("request.failed", request_id=exchange.outcome.request_id, exc_info=error)
-            if not exchange.client.started and not exchange.outcome.status:
+            if exchange.client.started:
+                tap = exchange.reply.tap if exchange.reply is not None else None
+                with contextlib.suppress(Exception):  # the second on the same request says nothing new
+                    await exchange.client.put(dialect.stream_error(_INTERNAL, tap))
+            elif not exchange.outcome.status:
                 headers = [(b"x-request-id", exchange.outcome.request_id.encode()), *problem_headers(_INTERNAL)]
                 await respond(send, 500, dialect.error(_INTERNAL), headers)
         finally:

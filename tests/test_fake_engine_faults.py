@@ -125,6 +125,40 @@ async def test_death_in_process_closes_every_socket() -> None:
 
 
 @pytest.mark.anyio
+async def test_who_is_being_accepted_when_the_engine_dies_is_cut_too() -> None:
+    """The kernel has taken the connection, the loop has not told the protocol of it yet."""
+    made: list[Callable[[], asyncio.Protocol]] = []
+    loop = asyncio.get_running_loop()
+    create = loop.create_server
+
+    async def spied(factory: Callable[[], asyncio.Protocol], **more: Any) -> asyncio.Server:
+        made.append(factory)
+        return await create(factory, **more)
+
+    loop.create_server = spied  # type: ignore[method-assign, assignment]
+    async with served(die_in_request_s=0) as (_, client):
+        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+            await client.post(CHAT, json=chat(stream=True))
+        here, there = socket.socketpair()
+        with here, there:
+            here.setblocking(False)
+            there.setblocking(False)
+            await loop.connect_accepted_socket(made[0], here)
+            assert await asyncio.wait_for(loop.sock_recv(there, 1), 1) == b""
+
+
+@pytest.mark.anyio
+async def test_a_death_in_a_request_waits_for_the_request_and_lets_its_headers_out() -> None:
+    async with served(die_in_request_s=0.05, silent_s=9.0) as (_, client):
+        await asyncio.sleep(0.1)
+        assert (await client.get("/health")).status_code == 200
+        async with client.stream("POST", CHAT, json=chat(stream=True)) as reply:
+            assert reply.status_code == 200
+            with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+                await reply.aread()
+
+
+@pytest.mark.anyio
 async def test_decode_keeps_its_deadlines_in_real_time() -> None:
     async with served(time_scale=0.1, prefill_tok_per_s=1e9) as (engine, client):
         await client.post(CHAT, json=chat(max_tokens=301))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.agents.clients import Client, Seat, Task
 from tests.agents.processes import Desk, Run, started
 from tests.fake_engine.stats import RequestRecord
 from tests.fake_engine.tools import tool_names
+from tests.gateway.forms import is_beat
 from tests.gateway.running import Running, key_of, running
 from tests.gateway.wire import chat, connect, post
 
@@ -54,6 +56,26 @@ class Sent:
     def tools(self) -> set[str]:
         """The names of the tools that it offers."""
         return set(tool_names(self.body))
+
+
+class Heard:
+    """What one stream's client is sent from now on, and when (monotonic clock)."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.path = exchange.dialect.path
+        self.sent: list[tuple[float, bytes]] = []
+        self._send = exchange.client.asgi_send
+        exchange.client.asgi_send = self._record
+
+    async def _record(self, message: MutableMapping[str, Any]) -> None:
+        await self._send(message)
+        if message.get("body"):
+            self.sent.append((time.monotonic(), message["body"]))
+
+    @property
+    def beats_s(self) -> list[float]:
+        """When it was sent a heartbeat in the form of its dialect, and nothing else with it."""
+        return [at_s for at_s, data in self.sent if data.endswith(b"\n\n") and is_beat(self.path, data[:-2])]
 
 
 @dataclass(frozen=True, slots=True)

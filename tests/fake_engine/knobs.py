@@ -109,6 +109,8 @@ class Knobs:
     """Die once this many tokens were sent in all since the start or the last reset."""
     die_after_s: float | None = None
     """Die this long after the start, or after the merge that set it."""
+    die_in_request_s: float | None = None
+    """Die this long after the body of a completion request was read; what is sent at once is out by then."""
     die_on_marker: str = ""
     """Die when a request body contains this text."""
     exit_code: int = 1

@@ -78,10 +78,13 @@ class FakeEngine:
         """Start counting die_after_s, needs a running loop; a former count ends."""
         self.disarm()
         if self.knobs.die_after_s is not None:
-            self._death = asyncio.get_running_loop().call_later(self.knobs.die_after_s, self.die)
+            self._die_in(self.knobs.die_after_s)
+
+    def _die_in(self, seconds: float) -> None:
+        self._death = asyncio.get_running_loop().call_later(seconds, self.die)
 
     def disarm(self) -> None:
-        """Forget die_after_s."""
+        """Forget die_after_s and die_in_request_s."""
         if self._death is not None:
             self._death.cancel()
 
@@ -145,6 +148,9 @@ class FakeEngine:
             self.stats.echo(scope["path"], scope["headers"], body, knobs.echo_body)
         if knobs.die_on_marker and knobs.die_on_marker.encode() in body:
             self.die()
+        if knobs.die_in_request_s is not None:
+            self.disarm()
+            self._die_in(knobs.die_in_request_s)
         if knobs.only_marker and knobs.only_marker.encode() not in body:
             knobs = without_faults(knobs)
         ask = _admit(body, scope["path"], knobs)

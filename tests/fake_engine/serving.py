@@ -1,7 +1,7 @@
 """The app behind a TCP socket: uvicorn's HTTP protocol without its server, so that start and stop take no time.
 
 Touches sockets and the running loop. Rules: replies reach their transport through `scope["state"]`; leaving
-`serving` closes every connection at once.
+`serving` closes every connection at once; a dead engine keeps no connection that was being accepted when it died.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from tests.fake_engine.knobs import Knobs
 from tests.fake_engine.server import FakeEngine
 
 
+class _State(ServerState):
+    """`dead`: the engine has no connections and gets none."""
+
+    dead = False
+
+
 class _Protocol(HttpToolsProtocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if isinstance(self.server_state, _State) and self.server_state.dead:  # accepted before, told of only now
+            transport.abort()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"]["transport"] = self.transport
@@ -31,10 +42,11 @@ class Door:
     """An engine's listening socket."""
 
     listener: asyncio.Server
-    state: ServerState
+    state: _State
 
     def slam(self) -> None:
         """What the kernel does when the process dies: refuse new connections, close the others."""
+        self.state.dead = True
         self.listener.close()
         for connection in list(self.state.connections):
             connection.transport.abort()
@@ -57,7 +69,7 @@ async def listen(engine: FakeEngine, sock: socket.socket) -> Door:
     config = Config(engine, lifespan="off", ws="none", log_config=None, access_log=False)
     config.timeout_keep_alive = engine.knobs.keep_alive_s  # type: ignore[assignment]  # a float does as well
     config.load()
-    state = ServerState()
+    state = _State()
     engine.arm_death()
     listener = await asyncio.get_running_loop().create_server(
         lambda: _Protocol(config=config, server_state=state, app_state={}), sock=sock, backlog=2048

@@ -181,3 +181,50 @@ async def test_places_come_back() -> None:
         counts = await asyncio.gather(*(desk.asked("a", at(engine.url), None, COUNTER, body) for _ in range(5)))
         assert len(set(counts)) == 1
         assert isinstance(counts[0], int)
+
+
+async def test_a_seat_has_few_places_and_who_gets_none_soon_is_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert (PER_SEAT, PLACES, counting.PLACE_S) == (2, 8, 2.0)
+    monkeypatch.setattr(counting, "PLACE_S", 0.1)
+    monkeypatch.setattr(counting, "LIMIT_S", 0.5)
+    async with scripted([], HOLD) as script:
+        desk, address = Counting(), at(script.url)
+        of_one = [asyncio.create_task(desk.check("a", address, None, COUNTER, b"{}")) for _ in range(6)]
+        await asyncio.sleep(0.02)
+        assert len(script.requests) == PER_SEAT
+        of_other = asyncio.create_task(desk.check("b", address, None, COUNTER, b"{}"))
+        await asyncio.sleep(0.02)
+        assert len(script.requests) == PER_SEAT + 1, "another seat has its own"
+        told, _ = await asyncio.wait([*of_one, of_other], timeout=0.25)
+        for task in told:
+            problem = task.result()
+            assert isinstance(problem, Problem)
+            assert (problem.status, problem.code, problem.heals) == (503, "count_failed", True)
+        assert told == set(of_one[PER_SEAT:])
+        assert await asyncio.gather(*of_one[:PER_SEAT], of_other) == [None] * (PER_SEAT + 1)
+        assert len(script.requests) == PER_SEAT + 1
+
+
+async def test_many_seats_share_the_places_and_who_gets_none_gives_its_own_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(counting, "PLACE_S", 0.1)
+    monkeypatch.setattr(counting, "LIMIT_S", 0.3)
+    desk = Counting()
+    async with scripted([], HOLD) as script:
+        address = at(script.url)
+        first = [asyncio.create_task(desk.check(f"s{n}", address, None, COUNTER, b"{}")) for n in range(PLACES)]
+        await asyncio.sleep(0.02)
+        late = await asyncio.gather(*(desk.check("a", address, None, COUNTER, b"{}") for _ in range(3)))
+        assert [isinstance(problem, Problem) and problem.code for problem in late] == ["count_failed"] * 3
+        assert len(script.requests) == PLACES
+        gone = asyncio.create_task(desk.check("a", address, None, COUNTER, b"{}"))
+        await asyncio.sleep(0.02)
+        gone.cancel()
+        await asyncio.gather(*first, gone, return_exceptions=True)
+    async with served() as (engine, _):
+        body = json.dumps(ask(CHAT)).encode()
+        counts = await asyncio.gather(*(desk.check("a", at(engine.url), None, COUNTER, body) for _ in range(5)))
+        assert all(isinstance(tokens, int) for tokens in counts)

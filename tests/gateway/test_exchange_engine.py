@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from typing import Any
 
 import pytest
 
 from tests.gateway import forms
 from tests.gateway.checks import line_of
-from tests.gateway.forms import CHAT, DONE, OPENING, ROUTES, STREAM_OR_NOT, TOKEN, WHOLE
+from tests.gateway.forms import (
+    CHAT,
+    COMPLETIONS,
+    DONE,
+    MESSAGES,
+    OPENING,
+    RESPONSES,
+    ROUTES,
+    STREAM_OR_NOT,
+    TOKEN,
+    WHOLE,
+)
 from tests.gateway.running import running
 from tests.gateway.wire import Answer, call, scripted
 
@@ -176,3 +189,79 @@ async def test_an_error_however_it_is_spelled_is_never_a_clean_end(path: str, er
     assert "boom" in said.message or b"data" not in error
     assert first or answer.body.startswith(before)
     assert not re.search(rb"\n:|^:", answer.body)
+
+
+# Answers that are not whole by the engine's own word
+
+
+def choices(path: str, reason: Any) -> dict[str, Any]:
+    output: dict[str, Any] = {"message": {"role": "assistant", "content": "x"}} if path == CHAT else {"text": "x"}
+    return {"choices": [{"index": 0, **output, "finish_reason": reason}], "usage": None}
+
+
+def response(status: str) -> dict[str, Any]:
+    return {"id": "resp_1", "object": "response", "status": status, "output": [], "error": None}
+
+
+NOT_WHOLE: list[tuple[str, dict[str, Any]]] = [
+    *((path, choices(path, reason)) for path in (CHAT, COMPLETIONS) for reason in (None, "abort", "error")),
+    (MESSAGES, {"type": "message", "role": "assistant", "content": [], "stop_reason": None}),
+    *((RESPONSES, response(status)) for status in ("failed", "cancelled", "in_progress", "queued")),
+]
+
+
+@pytest.mark.parametrize(("path", "reply"), NOT_WHOLE)
+async def test_an_answer_in_one_piece_that_was_given_up_is_a_502_to_be_tried_again(
+    path: str, reply: dict[str, Any]
+) -> None:
+    body = json.dumps(reply).encode()
+    raw = JSON + b"content-length: %d\r\n\r\n" % len(body) + body
+    answer, word, _, _ = await answered(path, raw, stream=False)
+    assert (answer.status, word, answer.headers["retry-after"]) == (502, "engine_lost", "10")
+    assert "x-should-retry" not in answer.headers
+
+
+WHOLE_BY_WORD: list[tuple[str, dict[str, Any]]] = [
+    *((path, choices(path, reason)) for path in (CHAT, COMPLETIONS) for reason in ("stop", "length", "tool_calls")),
+    (MESSAGES, {"type": "message", "role": "assistant", "content": [], "stop_reason": "max_tokens"}),
+    *((RESPONSES, response(status)) for status in ("completed", "incomplete")),
+]
+
+
+@pytest.mark.parametrize(("path", "reply"), WHOLE_BY_WORD)
+async def test_an_answer_that_says_that_it_is_whole_is(path: str, reply: dict[str, Any]) -> None:
+    body = json.dumps(reply).encode()
+    answer, word, _, _ = await answered(path, JSON + b"content-length: %d\r\n\r\n" % len(body) + body, stream=False)
+    assert (answer.status, word, answer.body) == (200, "ok", body)
+
+
+def chunk(path: str, reason: Any) -> bytes:
+    output: dict[str, Any] = {"delta": {}} if path == CHAT else {"text": ""}
+    return b"data: " + json.dumps({"choices": [{"index": 0, **output, "finish_reason": reason}]}).encode() + b"\n\n"
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+STREAMS_NOT_WHOLE = [
+    *((path, chunk(path, reason) + DONE[path]) for path in (CHAT, COMPLETIONS) for reason in (None, "abort", "error")),
+    (MESSAGES, event("message_stop")),
+    (MESSAGES, event("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 1}) + event("message_stop")),
+    *(
+        (RESPONSES, event("response.completed", sequence_number=2, response=response(status)))
+        for status in ("failed", "cancelled", "in_progress", "queued")
+    ),
+    (RESPONSES, event("response.failed", sequence_number=2, response=response("failed"))),
+]
+
+
+@pytest.mark.parametrize(("path", "ending"), STREAMS_NOT_WHOLE)
+async def test_a_stream_that_was_given_up_ends_with_an_error_that_is_tried_again(path: str, ending: bytes) -> None:
+    before = OPENING[path] + TOKEN[path]
+    answer, word, said, _ = await answered(path, EVENTS + b"\r\n" + before + ending, stream=True)
+    assert (answer.status, answer.whole) == (200, False)
+    assert word in ("engine_lost", "engine_error")
+    assert answer.body.startswith(before)
+    assert said is not None
+    assert said.heals

@@ -154,6 +154,52 @@ async def test_a_counter_that_hangs_lets_the_request_through(path: str, monkeypa
         assert gateway.engine.stats.rejected == 1
 
 
+@ROUTES
+@STREAM_OR_NOT
+async def test_a_seat_that_has_its_counts_under_way_is_told_to_come_back_and_others_are_counted(
+    path: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.counting.PLACE_S", 0.05)
+    knobs = {"context_tokens": WINDOW, "hang_counts": True}
+    counter = ABILITIES.counters[path]
+    async with running(knobs, context_tokens=WINDOW) as gateway, asyncio.TaskGroup() as group:
+        counted = [group.create_task(call(gateway, path, LONG, stream=stream)) for _ in range(2)]
+        await gateway.until(lambda: gateway.engine.stats.paths[counter] == 2)
+        answer = await call(gateway, path, LONG, stream=stream)
+        await refused(path, answer, gateway, 503, "count_failed")
+        assert "x-should-retry" not in answer.headers
+        assert gateway.engine.stats.paths[counter] == 2
+        gateway.set_knobs(hang_counts=False)
+        await too_long(path, await call(gateway, path, LONG, seat="b"), gateway, await true_length(gateway, path, LONG))
+        assert not any(task.done() for task in counted)
+        for task in counted:
+            task.cancel()
+
+
+BYTES_OF_A_TOKEN = 16
+"""As a number: no prompt that fits has more."""
+
+
+@ROUTES
+@STREAM_OR_NOT
+async def test_a_body_far_beyond_the_window_is_refused_without_a_count(path: str, stream: bool) -> None:
+    def sized(size: int) -> bytes:
+        fields = WITH_USAGE if path in (CHAT, COMPLETIONS) and stream else {}
+        empty = json.dumps(ask(path, "", stream=stream, **fields)).encode()
+        return json.dumps(ask(path, "x" * (size - len(empty)), stream=stream, **fields)).encode()
+
+    counter, most = ABILITIES.counters[path], BYTES_OF_A_TOKEN * WINDOW
+    async with running({"context_tokens": WINDOW}, context_tokens=WINDOW) as gateway:
+        for size, counts in ((most, 1), (most + 1, 1), (50 * most, 1)):
+            body = sized(size)
+            assert len(body) == size
+            answer = await exchange(gateway, post(body, path=path))
+            said = await refused(path, answer, gateway, 400, "context_length_exceeded")
+            assert str(WINDOW) in said.message
+            assert gateway.engine.stats.paths[counter] == counts, size
+        assert gateway.engine.stats.requests == 0
+
+
 # Images
 
 

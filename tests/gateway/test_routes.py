@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from gateway import exchange as exchange_module
-from gateway.dialects.openai import OpenAI
 from gateway.state import BoxState, Cause, Phase
 from tests.fake_engine.asking import MESSAGES, RESPONSES
 from tests.gateway.running import ADMIN_TOKEN, Running, key_of, running, seats_toml
@@ -276,37 +274,3 @@ async def _error(client: Wire, headers: dict[str, str], code: str) -> None:
     error = json.loads(body)["error"]
     assert (error["code"], error["param"]) == (code, None)
     assert error["type"] in ("invalid_request_error", "not_found_error")
-
-
-# What nobody expected
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_failure_of_the_gateway_is_a_500_with_its_id_and_is_logged(
-    stream: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(exchange_module, "send_to_engine", broken)
-    async with running() as gateway:
-        answer = await exchange(gateway, post(chat(stream=stream), headers={"X-Request-Id": "mine"}))
-        await gateway.idle()
-    assert (answer.status, answer.error()["code"]) == (500, "internal_error")
-    assert answer.headers["x-request-id"] == "mine"
-    assert "a bug" not in answer.body.decode()
-    [failed] = [line for line in gateway.log if line["event"] == "request.failed"]
-    assert failed["request_id"] == "mine"
-    assert gateway.done()[0]["word"] == "failed"
-
-
-async def test_a_failure_after_the_200_never_becomes_a_clean_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    beats = iter([b": reading the prompt\n\n"])
-    monkeypatch.setattr(OpenAI, "heartbeat", lambda *_: next(beats))
-    knobs = {"silent_s": 30.0, "headers_delay": True}
-    async with running(knobs, limits={"early_response_s": 0.05, "heartbeat_s": 0.05}) as gateway:
-        answer = await exchange(gateway, post(chat(stream=True)))
-        await gateway.idle()
-        await gateway.until(lambda: gateway.engine.stats.aborted == 1)
-    assert (answer.status, answer.whole, answer.body) == (200, False, b": reading the prompt\n\n")
-    assert gateway.done()[0]["word"] == "failed"

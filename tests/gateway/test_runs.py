@@ -59,6 +59,17 @@ def test_ninety_quiet_seconds_end_a_run_and_an_open_request_keeps_it() -> None:
     assert again.run is not first.run
 
 
+@pytest.mark.parametrize(("quiet_s", "same"), [(89.9, True), (90.0, False), (90.1, False)])
+def test_a_run_is_over_after_ninety_seconds_in_numbers(quiet_s: float, same: bool) -> None:
+    desk = Desk()
+    first = desk.whole(headers=[CLAUDE])
+    desk.now_s += quiet_s
+    assert desk.runs.active(desk.now_s) == same
+    second = desk.begin(headers=[CLAUDE])
+    assert (second.run is first.run) is same
+    assert second.turn == (2 if same else 1)
+
+
 def test_seats_never_share_a_run() -> None:
     desk = Desk()
     assert desk.whole("ana", [CLAUDE]).run.key != desk.whole("ben", [CLAUDE]).run.key
