@@ -56,7 +56,7 @@ async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepare
         len(prepared.body), asked, window, surely=core.limiter.running >= core.limiter.policy.limits.streams
     ):
         return prepared
-    countable = dialect.path in state.abilities.counters
+    countable = dialect.path in state.abilities.counters and prepared.traits.image_at is None
     if countable and len(prepared.body) > BYTES_PER_TOKEN_MAX * window:  # would keep the engine busy for nothing
         return problems.context_too_long(core.estimate.at_least(len(prepared.body), window + 1), window)
     tokens = await counted(core, engine, dialect, prepared, seat)

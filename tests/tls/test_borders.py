@@ -29,7 +29,7 @@ ELSEWHERE = "127.0.0.7"
 async def test_a_large_body_passes(fronted: Fronted, form: Form) -> None:
     padding = "x" * (8 * MIB)
     knobs = {"echo_body": 1, "context_tokens": 4 * MIB}
-    async with fronted(knobs) as front:
+    async with fronted(knobs, context_tokens=4 * MIB) as front:
         answer = await front.exchange(ask(form, stream=False, tokens=5, user=padding))
         (echo,) = front.gateway.engine.stats.echoes
     assert answer.status == 200, answer.body
