@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 
 from gateway import app as composition
 from gateway.admin import admin_routes
 from gateway.core import Core
 from gateway.keys import digest_of
+from gateway.limiter import Limiter, Place
 from gateway.routes import Application
 from gateway.settings import AdmissionSettings, GatewaySettings, LimitSettings, StaticEngine
 from gateway.state import EngineAbilities, EngineProfile
@@ -212,3 +215,16 @@ def _log_into(lines: list[dict[str, Any]]) -> Any:
     return structlog.wrap_logger(
         structlog.PrintLogger(), processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(20)
     )
+
+
+def times_left(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When places are left from now on, monotonic seconds."""
+    times: list[float] = []
+    leave = Limiter._leave
+
+    def noted(self: Limiter, place: Place) -> None:
+        leave(self, place)
+        times.append(time.monotonic())
+
+    monkeypatch.setattr(Limiter, "_leave", noted)
+    return times

@@ -14,9 +14,8 @@ from collections.abc import Callable
 import pytest
 
 from gateway.counting import PLACES
-from gateway.limiter import Limiter, Place
 from tests.gateway.forms import PATHS, ROUTES, STREAM_OR_NOT
-from tests.gateway.running import ABILITIES, SEATS, Running, running
+from tests.gateway.running import ABILITIES, SEATS, Running, running, times_left
 from tests.gateway.wire import Wire, ask, call, chat, connect, exchange, head, post
 
 pytestmark = pytest.mark.anyio
@@ -53,15 +52,7 @@ HOW = pytest.mark.parametrize("how", [close, reset, half_close])
 @pytest.fixture
 def left_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When places were left, monotonic seconds."""
-    times: list[float] = []
-    leave = Limiter._leave
-
-    def noted(self: Limiter, place: Place) -> None:
-        leave(self, place)
-        times.append(time.monotonic())
-
-    monkeypatch.setattr(Limiter, "_leave", noted)
-    return times
+    return times_left(monkeypatch)
 
 
 async def measured(gateway: Running, client: Wire, how: Gone, left_at: list[float], *, upstream: bool) -> None:

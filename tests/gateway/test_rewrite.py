@@ -19,6 +19,7 @@ from gateway.dialects.rewrite import BILLING, ENGINE_CONTROL, without_billing, w
 from gateway.parsing import parse
 from gateway.problem import Problem
 from gateway.splice import drop_members
+from tests.gateway.spelling import BLANKS, spelled
 
 LINE = f"{BILLING} cc_version=2.1.332.58d; cc_entrypoint=cli;"
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8) | st.sampled_from(
@@ -30,19 +31,6 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
-BLANKS = st.text(" \t\r\n", max_size=2)
-
-
-@st.composite
-def spelled(draw: st.DrawFn, value: Any) -> str:
-    """`value` as JSON with white space wherever it may stand, escapes or not."""
-    before, after = draw(BLANKS), draw(BLANKS)
-    if isinstance(value, dict):
-        inner = ",".join(f"{draw(spelled(k))}:{draw(spelled(v))}" for k, v in value.items())
-        return f"{before}{{{inner or draw(BLANKS)}}}{after}"
-    if isinstance(value, list):
-        return f"{before}[{','.join(draw(spelled(v)) for v in value) or draw(BLANKS)}]{after}"
-    return before + json.dumps(value, ensure_ascii=draw(st.booleans())) + after
 
 
 @st.composite

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.limiter import Limiter, Place
-from tests.gateway.running import key_of
+from tests.gateway.running import key_of, times_left
 from tests.gateway.wire import Wire
 from tests.tls.conftest import Front, Fronted, ask, fronted_by
 from tests.tls.forms import EVERY_FORM, SERVED, Form
@@ -56,15 +55,7 @@ HOW = pytest.mark.parametrize(
 @pytest.fixture
 def left_at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When places were left, monotonic seconds."""
-    times: list[float] = []
-    leave = Limiter._leave
-
-    def noted(self: Limiter, place: Place) -> None:
-        leave(self, place)
-        times.append(time.monotonic())
-
-    monkeypatch.setattr(Limiter, "_leave", noted)
-    return times
+    return times_left(monkeypatch)
 
 
 async def leaves(front: Front, client: Wire, how: Gone, left_at: list[float], where: str, engine: bool = True) -> None:
