@@ -7,10 +7,12 @@ from gateway.errors import EXIT_CONFIG, ConfigError, MoeError
 __all__ = [
     "EXIT_CONFIG",
     "AlreadyRunning",
+    "CheckpointError",
     "ConfigError",
     "ModelError",
     "MoeError",
     "NotRunning",
+    "PlanError",
     "PortTaken",
 ]
 
@@ -39,3 +41,11 @@ class NotRunning(MoeError):
 
 class ModelError(MoeError):
     """The model file cannot be fetched, or is not what it should be."""
+
+
+class CheckpointError(MoeError):
+    """A checkpoint cannot be read, or is not what its headers and index say; names the file and the tensor."""
+
+
+class PlanError(MoeError):
+    """A plan file cannot be used, or none can be made; names the key."""

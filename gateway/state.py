@@ -28,6 +28,7 @@ class Finding(_Wire):
 
     `id` is dotted and stable (`cpu.avx2`); `remedy` is a command or a change, never advice in general.
     `depends_on` names the finding that causes this one, so that one cause is one line.
+    `forced`: why an operator goes on in spite of it; the severity is then WARN.
     """
 
     id: str
@@ -37,6 +38,59 @@ class Finding(_Wire):
     required: str
     remedy: str
     depends_on: str | None = None
+    forced: str = ""
+
+
+class Moment(StrEnum):
+    """When a line of a budget is there: always, only while the engine loads, or only if memory is pinned in blocks of
+    powers of two."""
+
+    STEADY = "steady"
+    LOAD = "load"
+    ROUNDED = "rounded"
+
+
+class BudgetLine(_Wire):
+    """One thing that takes memory. `exact`: by arithmetic over headers; else an estimate, shown with a `~`. `formula`:
+    how `bytes` came about, with its numbers; `source`: where the rule or the estimate is from."""
+
+    id: str
+    label: str
+    bytes: int
+    exact: bool
+    formula: str
+    source: str
+    moment: Moment = Moment.STEADY
+
+
+class BudgetBar(_Wire):
+    """One card (`gpu0`) or one NUMA node (`node0`, or `host` when nodes are unknown) and what it must hold.
+    `capacity_bytes`: what there is; None = not known."""
+
+    id: str
+    label: str
+    capacity_bytes: int | None
+    lines: tuple[BudgetLine, ...]
+
+    def total_bytes(self, *moments: Moment) -> int:
+        """The sum over the lines of some moments; over STEADY alone when none is given."""
+        wanted = moments or (Moment.STEADY,)
+        return sum(line.bytes for line in self.lines if line.moment in wanted)
+
+
+class PlanState(_Wire):
+    """The plan that the daemon checked. `fits`: every card and node holds what it must; `verdict`: the sentence that
+    says it. `made`: the daemon made the plan itself."""
+
+    plan_id: str
+    file: str
+    name: str
+    cold_experts: int
+    experts: int
+    fits: bool
+    verdict: str
+    bars: tuple[BudgetBar, ...] = ()
+    made: bool = False
 
 
 class Phase(StrEnum):
@@ -138,3 +192,4 @@ class BoxState(_Wire):
     engine: EngineState = EngineState()
     gateway: GatewayState = GatewayState()
     findings: tuple[Finding, ...] = ()
+    plan: PlanState | None = None

@@ -10,6 +10,9 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from appliance.box.gpu import DeepReport, GpuReport
+from appliance.box.host import Host
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -19,6 +22,7 @@ class Facts:
     `cores`: CPUs this process may use. `mem_available_bytes`: what a new process may take, the cgroup's limit
     included. `disk_free_bytes`: on the file system of the state folder. `libs`: shared library -> can be
     loaded. `modules`: Python module -> is installed. `listen_host`: as configured, without the port.
+    `gpus`, `host`: None when nobody asked for them; `deep`: what the last `preflight --deep` of this boot measured.
     """
 
     machine: str
@@ -31,6 +35,9 @@ class Facts:
     listen_host: str
     libs: Mapping[str, bool] = field(default_factory=dict)
     modules: Mapping[str, bool] = field(default_factory=dict)
+    gpus: GpuReport | None = None
+    host: Host | None = None
+    deep: DeepReport | None = None
 
     @property
     def listen_loopback(self) -> bool:
