@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One NUMA node, bytes. `free_bytes`: free now; `reclaimable_bytes`: clean page cache and slab that the kernel gives
-    back when it is asked; `hugepages_bytes`: set aside and useless to us. `cpus`: a range text."""
+    """One NUMA node, bytes. `free_bytes`: free now; `reclaimable_bytes`: clean page cache and slab that the kernel
+    gives back when it is asked; `hugepages_bytes`: set aside and useless to us. `cpus`: a range text."""
 
     id: int
     total_bytes: int
@@ -53,8 +53,8 @@ class Xid:
 class Host:
     """See the top of the module. `boot_id`: of this boot. `cmdline`: the kernel's words. `iommu_groups`: how many; 0 =
     no translation. `iommu_type`: `identity` or `DMA...` of the first card's group. `device_nodes`: path -> "" when it
-    can be opened for reading and writing, else why not. `hmm_disabled`: of nvidia_uvm. `memlock_bytes`: soft limit, -1 =
-    none. `cgroup_bytes`: the least of the limits above this process, None = none. `shm_free_bytes`: of /dev/shm.
+    can be opened for reading and writing, else why not. `hmm_disabled`: of nvidia_uvm. `memlock_bytes`: soft limit, -1
+    = none. `cgroup_bytes`: the least of the limits above this process, None = none. `shm_free_bytes`: of /dev/shm.
     `nvidia_pci`: addresses of NVIDIA's display devices. `preloads`: libraries in ld.so.preload or LD_PRELOAD.
     """
 

@@ -96,8 +96,8 @@ class Catalogue:
     `classes`: class -> its parts; every class is present. `experts`: layer -> bytes of each routed expert, whole, by
     expert; layers without are missing. `draft_experts`: the same for the draft's layers (its bytes are part of DRAFT).
     `parameters`: how many engine tensors hold the experts of one layer (each can have a page with hot and cold rows).
-    `named`: name -> Part of each tensor that is no routed expert's, for plans that name tensors. `dtypes`: dtype -> bytes.
-    `kv`: None = the family cannot tell. `missing`: what keeps it from being planned, "" when nothing does; a checkpoint
+    `named`: name -> Part of each tensor that is no routed expert's, for plans that name tensors. `dtypes`: dtype ->
+    bytes. `kv`: None = the family cannot tell. `missing`: what keeps it from being planned, "" when nothing does; a checkpoint
     of no known family has family "unknown", all its bytes in OTHER, and says so here.
     """
 

@@ -53,8 +53,8 @@ class Shard:
 class Checkpoint:
     """All headers of one checkpoint, verified against each other and against the index.
 
-    `origin`: where it was read, without credentials. `revision`: the commit of a hub, when known. `config`: config.json,
-    or a GGUF file's metadata; empty when there is none. `index_sha256`: of the index file, None without one.
+    `origin`: where it was read, without credentials. `revision`: the commit of a hub, when known. `config`:
+    config.json, or a GGUF file's metadata; empty when there is none. `index_sha256`: of the index file, None without one.
     """
 
     origin: str

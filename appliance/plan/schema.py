@@ -1,8 +1,8 @@
 """The plan file, schema moe-appliance.plan/1: which weights sit in host RAM, for which checkpoint and which box. Pure.
 
 Rules:
-- What a plan decides (model, geometry, topology, host, selection, targets, limits, profile) makes its `plan_id`. What is
-  derived from it (budget, exports) and when it was made do not: they are made anew from the headers, never believed.
+- What a plan decides (model, geometry, topology, host, selection, targets, limits, profile) makes its `plan_id`. What
+  is derived from it (budget, exports) and when it was made do not: they are made anew from the headers, never believed.
 - Experts are written as ranges ("0-11,40"), layers as decimal texts, each in one spelling (ranges.py).
 """
 
