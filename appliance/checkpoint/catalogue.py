@@ -5,7 +5,7 @@ A family (families/) says what a name means; this module adds the bytes up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +25,16 @@ class TensorClass(StrEnum):
     OTHER = "other"
 
 
+class Load(StrEnum):
+    """When an engine holds a tensor: always, only with its vision tower or its draft model, or never (a copy of one
+    that it shares)."""
+
+    ALWAYS = "always"
+    VISION = "vision"
+    DRAFT = "draft"
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """What one tensor is.
@@ -32,8 +42,9 @@ class Place:
     `layer`: counted from 0 among the backbone's layers (among the draft's, for DRAFT). `expert`: which one of the
     layer; None when the tensor is no expert's, or holds all of them along its first axis (`fused`: how many then).
     `parameter`: the engine's name of the tensor that all experts of a layer share (`w13_weight`), "" for others.
-    `ways`: into how many parts tensor parallelism may cut it: 0 = as many as there are ranks, 1 = every rank holds all
-    of it, n = n at most (a key/value projection has no more parts than heads).
+    `units`: what tensor parallelism cuts it by: 0 = evenly into any number of parts, 1 = every rank holds all of it, n
+    = whole units (heads, hash columns), so that a rank holds ceil(n / ranks) of n, and one at least.
+    `load`: when the engine holds it at all.
     """
 
     cls: TensorClass
@@ -41,7 +52,8 @@ class Place:
     expert: int | None = None
     fused: int = 0
     parameter: str = ""
-    ways: int = 0
+    units: int = 0
+    load: Load = Load.ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,7 @@ class Geometry:
     moe_intermediate: int
     draft_layers: int = 0
     draft_experts: int = 0
+    draft_top_k: int = 0
     codebook: str | None = None
     bits: tuple[float, ...] | None = None
 
@@ -78,38 +91,56 @@ class KvCost:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some bytes of one class that are cut alike: `whole_bytes` in `ways` parts at most (see Place)."""
+    """Some bytes of one class that are cut alike and loaded alike; `units` and `load` as in Place."""
 
     whole_bytes: int
-    ways: int
+    units: int = 0
+    load: Load = Load.ALWAYS
 
     def rank_bytes(self, tp: int) -> int:
-        """What one of `tp` ranks holds, rounded up."""
-        parts = tp if self.ways == 0 else min(tp, self.ways)
-        return -(-self.whole_bytes // parts)
+        """What the fullest of `tp` ranks holds, rounded up."""
+        if self.units == 0:
+            return -(-self.whole_bytes // tp)
+        held = -(-self.units // tp)
+        return -(-self.whole_bytes * held // self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertParameter:
+    """One tensor of the engine that holds a row of every expert of a layer. `row_bytes`: of one expert, whole;
+    `replicated_bytes`: how much of that every rank holds all of (EXL3's input scales of a column-parallel matrix)."""
+
+    name: str
+    rows: int
+    row_bytes: int
+    replicated_bytes: int = 0
+
+    def rank_row_bytes(self, tp: int) -> int:
+        """What one of `tp` ranks holds of one expert's row."""
+        return -(-(self.row_bytes - self.replicated_bytes) // tp) + self.replicated_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """A checkpoint by purpose.
 
-    `classes`: class -> its parts; every class is present. `experts`: layer -> bytes of each routed expert, whole, by
-    expert; layers without are missing. `draft_experts`: the same for the draft's layers (its bytes are part of DRAFT).
-    `parameters`: how many engine tensors hold the experts of one layer (each can have a page with hot and cold rows).
+    `classes`: class -> its parts; every class is present. `experts`: layer -> the engine's tensors that hold its routed
+    experts; layers without are missing. `draft_experts`: the same for the draft's layers (its bytes are part of DRAFT).
+    The ROUTED parts say the same bytes as `experts`.
     `named`: name -> Part of each tensor that is no routed expert's, for plans that name tensors. `dtypes`: dtype ->
-    bytes. `kv`: None = the family cannot tell. `missing`: what keeps it from being planned, "" when nothing does; a checkpoint
-    of no known family has family "unknown", all its bytes in OTHER, and says so here.
+    bytes. `kv`: what a context costs by (tp, KV dtype: auto, fp8, bf16); None = the family cannot tell. `missing`: what
+    keeps it from being planned, "" when nothing does; a checkpoint of no known family has family "unknown", all its
+    bytes in OTHER, and says so here.
     """
 
     family: str
     geometry: Geometry
     classes: Mapping[TensorClass, tuple[Part, ...]]
-    experts: Mapping[int, tuple[int, ...]]
-    draft_experts: Mapping[int, tuple[int, ...]]
-    parameters: int
+    experts: Mapping[int, tuple[ExpertParameter, ...]]
+    draft_experts: Mapping[int, tuple[ExpertParameter, ...]]
     named: Mapping[str, Part]
     dtypes: Mapping[str, int]
-    kv: KvCost | None
+    kv: Callable[[int, str], KvCost] | None
     missing: str = ""
 
     def whole_bytes(self, cls: TensorClass) -> int:
@@ -117,5 +148,9 @@ class Catalogue:
         return sum(part.whole_bytes for part in self.classes.get(cls, ()))
 
     def rank_bytes(self, cls: TensorClass, tp: int) -> int:
-        """What one of `tp` ranks holds of a class when all of it is in VRAM."""
+        """What the fullest of `tp` ranks holds of a class when all of it is loaded and in VRAM."""
         return sum(part.rank_bytes(tp) for part in self.classes.get(cls, ()))
+
+    def expert_bytes(self, layer: int) -> int:
+        """One routed expert of a layer, whole."""
+        return sum(parameter.row_bytes for parameter in self.experts[layer])

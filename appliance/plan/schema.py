@@ -3,6 +3,8 @@
 Rules:
 - What a plan decides (model, geometry, topology, host, selection, targets, limits, profile) makes its `plan_id`. What
   is derived from it (budget, exports) and when it was made do not: they are made anew from the headers, never believed.
+- Defaults are left out of what is hashed, so that a key that a later version adds changes no old plan's id. So a
+  default, once released, is never changed.
 - Experts are written as ranges ("0-11,40"), layers as decimal texts, each in one spelling (ranges.py).
 """
 
@@ -12,7 +14,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from appliance.plan import ranges
 
@@ -31,6 +33,15 @@ def _layer(text: str) -> str:
     if not text.isdecimal() or text != str(int(text)):
         raise ValueError(f"{text!r} is not a layer's number")
     return text
+
+
+def _experts(table: dict[str, str]) -> dict[str, str]:
+    """Layers in order, without those that have none: one spelling for one choice."""
+    return {layer: text for layer, text in sorted(table.items(), key=lambda item: int(item[0])) if text}
+
+
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
 
 
 Ranges = Annotated[str, AfterValidator(_ranges)]
@@ -61,12 +72,20 @@ class PlanGeometry(_Part):
 
     family: str
     """How tensors are named and cut: a name that `moe-appliance checkpoint show` prints."""
-    layers: Annotated[int, Field(ge=1)]
-    """The backbone's layers with routed experts."""
-    experts: Annotated[int, Field(ge=1)]
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    """The backbone's layers, all of them."""
+    moe_layers: Ranges
+    """Which of them have routed experts."""
+    experts: Annotated[int, Field(ge=1, le=100_000)]
     """Routed experts a layer."""
     top_k: Annotated[int, Field(ge=1)]
     """Experts that a token visits in a layer."""
+    draft_layers: Count = 0
+    """Layers of the built-in draft model; 0 = there is none."""
+    draft_experts: Count = 0
+    """Routed experts of each of them."""
+    draft_top_k: Count = 0
+    """Experts that a token visits in each of them."""
     hidden: Count = 0
     """Width of the model."""
     moe_intermediate: Count = 0
@@ -108,13 +127,13 @@ class HostEngram(_Part):
 class PlanHost(_Part):
     """What is kept in host RAM."""
 
-    experts: dict[Layer, Ranges] = {}
+    experts: Annotated[dict[Layer, Ranges], AfterValidator(_experts)] = {}
     """Layer -> its cold experts. A layer that is missing has none."""
     engram: HostEngram | None = None
     """None = the model has none."""
-    tensors: tuple[str, ...] = ()
+    tensors: Annotated[tuple[str, ...], AfterValidator(_unique)] = ()
     """Other tensors, by their exact names."""
-    draft_experts: dict[Layer, Ranges] = {}
+    draft_experts: Annotated[dict[Layer, Ranges], AfterValidator(_experts)] = {}
     """The same as `experts`, for the built-in draft model."""
 
 
@@ -146,6 +165,14 @@ class Targets(_Part):
     """Activations and workspaces of the largest prefill step, bytes a card."""
     driver_bytes: Count | None = None
     """What the driver and the CUDA context keep, bytes a card."""
+    kv_dtype: Literal["auto", "fp8", "bf16"] = "auto"
+    """How the KV cache is stored; auto = as the family's engine does."""
+    kv_tier_bytes: Count = 0
+    """KV cache in host RAM, bytes in all; shared out over the cards' NUMA nodes."""
+    vision: bool = False
+    """Whether the engine loads the vision tower."""
+    draft: bool = True
+    """Whether the engine loads the built-in draft model."""
 
 
 class Limits(_Part):
@@ -155,6 +182,9 @@ class Limits(_Part):
     """Most that may be pinned."""
     min_free_host_bytes: Count | None = None
     """What must stay free on each NUMA node at the load's peak."""
+    whole_layers: bool = False
+    """Whether a layer may have fewer experts on the cards than a token visits: for engines that run cold layers on
+    the CPU."""
 
 
 class Profile(_Part):
@@ -209,14 +239,44 @@ class Plan(_Part):
     exports: dict[str, Export] = {}
     """Derived: target -> whether it can carry the plan out."""
 
+    @model_validator(mode="after")
+    def _in_range(self) -> Plan:
+        shape = self.geometry
+        layers = set(ranges.parse(shape.moe_layers, shape.layers))
+        tables = (
+            ("host.experts", self.host.experts, layers, shape.experts),
+            ("host.draft_experts", self.host.draft_experts, set(range(shape.draft_layers)), shape.draft_experts),
+        )
+        for key, table, known, experts in tables:
+            for layer, text in table.items():
+                if int(layer) not in known:
+                    raise ValueError(f"{key}: layer {layer} has no routed experts in this geometry")
+                try:
+                    ranges.parse(text, experts)
+                except ValueError as error:
+                    raise ValueError(f"{key}: layer {layer}: {error}") from None
+        return self
+
     @property
     def identity(self) -> str:
         """The plan_id that belongs to what the plan decides."""
         decided = self.model_dump(
             mode="json",
             by_alias=True,
-            exclude={"plan_id", "created", "tool_version", "note", "budget", "exports"},
+            exclude_defaults=True,
+            exclude={
+                "schema_": True,
+                "plan_id": True,
+                "created": True,
+                "tool_version": True,
+                "note": True,
+                "budget": True,
+                "exports": True,
+                "selection": {"expected_cold_hits_per_token"},
+                "profile": {"validated"},
+            },
         )
+        decided["schema"] = SCHEMA
         canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
