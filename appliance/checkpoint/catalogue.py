@@ -1,92 +1,33 @@
 """What each tensor of a checkpoint is for, and what each rank must hold of it. Pure.
 
-A family (families/) says what a name means; this module adds the bytes up.
+A family (families/) says what a name means; this module adds the bytes up, and says what the checkpoint lacks: a plan
+for one that lost a tensor would be wrong by that much.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 
+from appliance.checkpoint.families import Unfit, find
+from appliance.checkpoint.families.base import MARKERS
+from appliance.checkpoint.families.experts import Bank, Banks
+from appliance.checkpoint.families.kinds import Geometry, KvCost, Load, Place, TensorClass
+from appliance.checkpoint.families.whole import faults
+from appliance.checkpoint.tensors import Checkpoint
 
-class TensorClass(StrEnum):
-    """What a tensor is for."""
-
-    ROUTED = "routed_experts"
-    SHARED = "shared_experts"
-    ATTENTION = "attention"
-    DENSE = "dense"
-    EMBEDDING = "embedding"
-    HEAD = "head"
-    ENGRAM = "engram"
-    DRAFT = "draft"
-    VISION = "vision"
-    OTHER = "other"
-
-
-class Load(StrEnum):
-    """When an engine holds a tensor: always, only with its vision tower or its draft model, or never (a copy of one
-    that it shares)."""
-
-    ALWAYS = "always"
-    VISION = "vision"
-    DRAFT = "draft"
-    NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What one tensor is.
-
-    `layer`: counted from 0 among the backbone's layers (among the draft's, for DRAFT). `expert`: which one of the
-    layer; None when the tensor is no expert's, or holds all of them along its first axis (`fused`: how many then).
-    `parameter`: the engine's name of the tensor that all experts of a layer share (`w13_weight`), "" for others.
-    `units`: what tensor parallelism cuts it by: 0 = evenly into any number of parts, 1 = every rank holds all of it, n
-    = whole units (heads, hash columns), so that a rank holds ceil(n / ranks) of n, and one at least.
-    `load`: when the engine holds it at all.
-    """
-
-    cls: TensorClass
-    layer: int | None = None
-    expert: int | None = None
-    fused: int = 0
-    parameter: str = ""
-    units: int = 0
-    load: Load = Load.ALWAYS
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """The shape of a mixture-of-experts model, from its configuration.
-
-    `layers`: all of the backbone's; `moe_layers`: which of them have routed experts, ascending. `experts`: routed ones
-    a layer; `top_k`: that a token visits. `draft_layers`, `draft_experts`: of a built-in draft model, 0 without one.
-    `bits`: of the routed experts by layer where a quantiser chose them, None for the checkpoint's own.
-    """
-
-    layers: int
-    moe_layers: tuple[int, ...]
-    experts: int
-    top_k: int
-    hidden: int
-    moe_intermediate: int
-    draft_layers: int = 0
-    draft_experts: int = 0
-    draft_top_k: int = 0
-    codebook: str | None = None
-    bits: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KvCost:
-    """What a context takes on each rank. `per_token_bytes`: for each cached token; `per_sequence_bytes`: for each
-    running sequence besides. `exact`: by arithmetic over the shape, not measured on somebody's engine."""
-
-    per_token_bytes: float
-    per_sequence_bytes: int
-    exact: bool
-    source: str
+__all__ = [
+    "Catalogue",
+    "ExpertParameter",
+    "Geometry",
+    "KvCost",
+    "Load",
+    "Part",
+    "Place",
+    "TensorClass",
+    "catalogue_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +68,10 @@ class Catalogue:
     `classes`: class -> its parts; every class is present. `experts`: layer -> the engine's tensors that hold its routed
     experts; layers without are missing. `draft_experts`: the same for the draft's layers (its bytes are part of DRAFT).
     The ROUTED parts say the same bytes as `experts`.
-    `named`: name -> Part of each tensor that is no routed expert's, for plans that name tensors. `dtypes`: dtype ->
-    bytes. `kv`: what a context costs by (tp, KV dtype: auto, fp8, bf16); None = the family cannot tell. `missing`: what
-    keeps it from being planned, "" when nothing does; a checkpoint of no known family has family "unknown", all its
-    bytes in OTHER, and says so here.
+    `named`: name -> Part of each tensor that is no routed expert's, for plans that name tensors; `named_classes`: the
+    same names -> what each is for. `dtypes`: dtype -> bytes. `kv`: what a context costs by (tp, KV dtype: auto, fp8,
+    bf16); None = the family cannot tell. `missing`: what keeps it from being planned, "" when nothing does; a
+    checkpoint of no known family has family "unknown", all its bytes in OTHER, and says so here.
     """
 
     family: str
@@ -142,6 +83,7 @@ class Catalogue:
     dtypes: Mapping[str, int]
     kv: Callable[[int, str], KvCost] | None
     missing: str = ""
+    named_classes: Mapping[str, TensorClass] = field(default_factory=dict)
 
     def whole_bytes(self, cls: TensorClass) -> int:
         """All bytes of a class."""
@@ -154,3 +96,93 @@ class Catalogue:
     def expert_bytes(self, layer: int) -> int:
         """One routed expert of a layer, whole."""
         return sum(parameter.row_bytes for parameter in self.experts[layer])
+
+
+_Sums = dict[tuple[TensorClass, int, Load], int]
+
+
+def catalogue_of(checkpoint: Checkpoint) -> Catalogue:
+    """Places every tensor. Never raises: what keeps the checkpoint from being planned is in `missing`."""
+    found = find(checkpoint)
+    if isinstance(found, Unfit):
+        return _unknown(checkpoint, found.reason)
+    banks = Banks(found)
+    named: dict[str, Part] = {}
+    classes: dict[str, TensorClass] = {}
+    for tensor in checkpoint.tensors:
+        if banks.take(tensor):
+            continue
+        place = found.place(tensor.name, tensor.shape) or Place(TensorClass.OTHER, units=1)
+        named[tensor.name] = Part(tensor.nbytes, place.units, place.load)
+        classes[tensor.name] = place.cls
+    routed, drafted = banks.of(draft=False), banks.of(draft=True)
+    family = found if drafted or TensorClass.DRAFT in classes.values() else found.without_draft()
+    return Catalogue(
+        family=family.name,
+        geometry=_measured(family.shape, routed),
+        classes=_classes(banks, named, classes),
+        experts={layer: _parameters(bank) for layer, bank in routed.items()},
+        draft_experts={layer: _parameters(bank) for layer, bank in drafted.items()},
+        named=named,
+        dtypes=_dtypes(checkpoint),
+        kv=family.kv,
+        missing=faults(family, banks, classes),
+        named_classes=classes,
+    )
+
+
+def _unknown(checkpoint: Checkpoint, reason: str) -> Catalogue:
+    whole = Part(checkpoint.total_bytes, units=1)
+    return Catalogue(
+        family="unknown",
+        geometry=Geometry(layers=0, moe_layers=(), experts=0, top_k=0, hidden=0, moe_intermediate=0),
+        classes={cls: (whole,) if cls is TensorClass.OTHER else () for cls in TensorClass},
+        experts={},
+        draft_experts={},
+        named={tensor.name: Part(tensor.nbytes, units=1) for tensor in checkpoint.tensors},
+        dtypes=_dtypes(checkpoint),
+        kv=None,
+        missing=reason,
+        named_classes=dict.fromkeys((tensor.name for tensor in checkpoint.tensors), TensorClass.OTHER),
+    )
+
+
+def _dtypes(checkpoint: Checkpoint) -> dict[str, int]:
+    dtypes: dict[str, int] = defaultdict(int)
+    for tensor in checkpoint.tensors:
+        dtypes[tensor.dtype] += tensor.nbytes
+    return dict(dtypes)
+
+
+def _classes(
+    banks: Banks, named: Mapping[str, Part], classes: Mapping[str, TensorClass]
+) -> dict[TensorClass, tuple[Part, ...]]:
+    sums: _Sums = defaultdict(int, banks.sums())
+    for name, part in named.items():
+        sums[classes[name], part.units, part.load] += part.whole_bytes
+    parts: dict[TensorClass, tuple[Part, ...]] = dict.fromkeys(TensorClass, ())
+    for (cls, units, load), whole_bytes in sorted(sums.items()):
+        parts[cls] += (Part(whole_bytes, units, load),)
+    return parts
+
+
+def _parameters(bank: Bank) -> tuple[ExpertParameter, ...]:
+    """Rows that differ are counted as the largest; `missing` says so."""
+    largest = {name: max(rows.sizes.values()) for name, rows in sorted(bank.items())}
+    return tuple(
+        ExpertParameter(name, len(bank[name].sizes), row_bytes, row_bytes if bank[name].units == 1 else 0)
+        for name, row_bytes in largest.items()
+    )
+
+
+def _measured(shape: Geometry, routed: Mapping[int, Bank]) -> Geometry:
+    """The shape with what the tensors say of EXL3: bits by layer and the codebook."""
+    numbers = 3 * shape.hidden * shape.moe_intermediate
+    bits = []
+    for layer in shape.moe_layers:
+        trellis = [rows for name, rows in routed.get(layer, {}).items() if name.endswith("_trellis")]
+        bits.append(round(8 * sum(max(rows.sizes.values()) for rows in trellis) / max(1, numbers), 3))
+    if not bits or 0 in bits:
+        return shape
+    names = {name.rpartition("_")[2] for bank in routed.values() for name in bank}
+    return replace(shape, bits=tuple(bits), codebook=next(iter(sorted(MARKERS & names)), None))

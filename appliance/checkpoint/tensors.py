@@ -54,7 +54,8 @@ class Checkpoint:
     """All headers of one checkpoint, verified against each other and against the index.
 
     `origin`: where it was read, without credentials. `revision`: the commit of a hub, when known. `config`:
-    config.json, or a GGUF file's metadata; empty when there is none. `index_sha256`: of the index file, None without one.
+    config.json, or a GGUF file's metadata; empty when there is none. `index_sha256`: of the index file, None without
+    one. `notes`: what is odd about it and keeps nobody from using it, one line each.
     """
 
     origin: str
@@ -64,6 +65,7 @@ class Checkpoint:
     config: Mapping[str, Any] = field(default_factory=dict)
     revision: str | None = None
     index_sha256: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def tensor_count(self) -> int:

@@ -1,0 +1,66 @@
+"""A folder that files are fetched into: its lock, what may be written in it, sums of what is there. Touches files."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+
+from appliance.checkpoint.sums import OWN_PREFIX
+from appliance.checkpoint.threads import Report
+from appliance.errors import CheckpointError
+
+READ_BYTES = 4 << 20
+"""Read and hashed at once: large enough that a disk streams, small enough for progress."""
+_LOCK = f"{OWN_PREFIX}.lock"
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Make the folder and hold its lock. Raises OSError, and CheckpointError when another fetch has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            said = os.read(fd, 32).decode("ascii", "replace").strip()
+            pid = said if said.isdecimal() else "unknown"
+            raise CheckpointError(
+                f"another fetch (pid {pid}) writes to {folder}", f"wait for it, or end it: kill {pid}"
+            ) from None
+        with contextlib.suppress(OSError):  # a full disk; the lock holds without
+            os.ftruncate(fd, 0)
+            os.write(fd, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(fd)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a safe name. Raises CheckpointError when a symbolic link in the folder leads out of it."""
+    path, root = folder, folder.resolve()
+    for part in name.split("/"):
+        path = path / part
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise CheckpointError(
+                f"{path} is a symbolic link that leads out of {folder}",
+                f"remove it: rm {quote(str(path))}; or use another --to",
+            )
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder; a file of the checkpoint has that name", "use another --to DIR")
+    return path
+
+
+def sha256_of(path: Path, report: Report) -> str:
+    """SHA-256 of a file, in hex digits; `report` may raise. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(READ_BYTES):
+            digest.update(piece)
+            report(len(piece))
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Checkpoints of true shape and no weight, made at test time."""

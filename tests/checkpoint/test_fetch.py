@@ -1,0 +1,205 @@
+"""Fetching a checkpoint: every file whole and checked, what is there already kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from appliance.checkpoint import provenance
+from appliance.errors import CheckpointError
+from tests.checkpoint.fetching import (
+    FIRST,
+    FileServer,
+    checkpoint,
+    everything,
+    fetched,
+    names,
+    noted_syncs,
+    sha,
+    shard,
+    sums,
+)
+
+pytestmark = pytest.mark.anyio
+
+GGUF = b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
+"""A whole GGUF file without tensors."""
+
+
+@pytest.fixture(autouse=True)
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each synced file had; nothing waits for a disk that other tests keep busy."""
+    return noted_syncs(monkeypatch)
+
+
+def check_sums(folder: Path) -> None:
+    """What an operator types."""
+    subprocess.run(["sha256sum", "--strict", "-c", "SHA256SUMS"], cwd=folder, check=True, capture_output=True)
+
+
+async def test_a_folder_with_an_index_is_fetched_whole_with_its_sums(tmp_path: Path) -> None:
+    files = checkpoint()
+    told = {name: files[name] for name in files if name.endswith(".safetensors")}
+    with FileServer(files | {"SHA256SUMS": sums(told)}).running() as server:
+        done = await fetched(server.url, tmp_path / "new" / "dir")
+
+    folder = tmp_path / "new" / "dir"
+    assert names(folder) == {*files, "SHA256SUMS"}
+    assert {name: (folder / name).read_bytes() for name in files} == files
+    check_sums(folder)
+    assert {file.name for file in done.files if file.told_by == "SHA256SUMS"} == set(told)
+    assert {file.name for file in done.files if file.told_by is None} == set(files) - set(told)
+    assert done.received_bytes == done.total_bytes == sum(map(len, files.values()))
+    said = json.loads((folder / ".moe-appliance-origin.json").read_text())
+    assert (said["origin"].rstrip("/"), said["complete"]) == (server.url, True)
+
+
+async def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, synced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = shard("a", 5000)
+    replaced = Path.replace
+    before: dict[str, list[int]] = {}
+
+    def noting(self: Path, target: Path) -> Path:
+        before[Path(target).name] = list(synced)
+        return replaced(self, target)
+
+    monkeypatch.setattr(Path, "replace", noting)
+    with FileServer({"x.safetensors": data}).running() as server:
+        await fetched(f"{server.url}/x.safetensors", tmp_path)
+
+    assert len(data) in before["x.safetensors"]
+
+
+async def test_a_second_fetch_of_the_same_asks_for_no_body(tmp_path: Path) -> None:
+    with FileServer(checkpoint()).running() as server:
+        await fetched(server.url, tmp_path)
+        before = len(server.log)
+        done = await fetched(server.url, tmp_path)
+
+        assert {file.how for file in done.files} == {"kept"}
+        assert done.received_bytes == 0
+        assert all(asked.sent <= 1 for asked in server.log[before:] if "index" not in asked.path)
+
+
+async def test_one_file_of_weights_is_fetched_by_its_address(tmp_path: Path) -> None:
+    with FileServer({"x.safetensors": shard("a", 1000), "y.gguf": GGUF}).running() as server:
+        await fetched(f"{server.url}/x.safetensors", tmp_path / "x")
+        await fetched(f"{server.url}/y.gguf", tmp_path / "y")
+
+    assert names(tmp_path / "x") == {"x.safetensors", "SHA256SUMS"}
+    assert names(tmp_path / "y") == {"y.gguf", "SHA256SUMS"}
+
+
+async def test_a_split_gguf_model_is_fetched_by_any_of_its_pieces_and_not_without_one(tmp_path: Path) -> None:
+    with FileServer({"m-00001-of-00002.gguf": GGUF}).running() as server:
+        with pytest.raises(CheckpointError, match=r"has no m-00002-of-00002\.gguf"):
+            await fetched(f"{server.url}/m-00001-of-00002.gguf", tmp_path)
+
+        assert server.sent("m-00001-of-00002.gguf") == 1
+
+
+async def test_the_address_of_the_index_is_that_of_its_folder(tmp_path: Path) -> None:
+    with FileServer(checkpoint()).running() as server:
+        await fetched(f"{server.url}/model.safetensors.index.json", tmp_path)
+        done = await fetched(server.url, tmp_path)
+
+    assert {file.how for file in done.files} == {"kept"}
+
+
+async def test_a_folder_with_one_file_of_weights_needs_no_index(tmp_path: Path) -> None:
+    files = {"model.safetensors": shard("t", 100), "config.json": b"{}"}
+    with FileServer(files).running() as server:
+        await fetched(f"{server.url}/", tmp_path)
+
+    assert names(tmp_path) == {*files, "SHA256SUMS"}
+
+
+@pytest.mark.parametrize("etag", [False, True])
+async def test_a_wrong_byte_from_the_source_is_named_and_kept_aside(tmp_path: Path, etag: bool) -> None:
+    files = checkpoint()
+    told = {"SHA256SUMS": sums(files)}
+    right = sha(files[FIRST])
+    files[FIRST] = files[FIRST][:-9] + b"\0" + files[FIRST][-8:]
+    server = FileServer(files, etag=lambda data: f'"{right}"' if data == files[FIRST] else None) if etag else None
+    with (server or FileServer(files | told)).running() as running, pytest.raises(CheckpointError) as wrong:
+        await fetched(running.url, tmp_path)
+
+    assert (
+        f"{FIRST}: its SHA-256 is {sha(files[FIRST])}, {'ETag' if etag else 'SHA256SUMS'} says {right}"
+        in wrong.value.message
+    )
+    assert names(tmp_path) == {*files, "SHA256SUMS", f"{FIRST}.bad"} - {FIRST}
+    assert FIRST not in (tmp_path / "SHA256SUMS").read_text()
+    assert provenance.load(tmp_path).complete is False  # type: ignore[union-attr]
+
+
+async def test_a_new_revision_replaces_only_what_changed(tmp_path: Path) -> None:
+    files = checkpoint()
+    with FileServer(files).running() as server:
+        await fetched(server.url, tmp_path)
+        server.files[FIRST] = files[FIRST][:-1] + b"\xff"
+        done = await fetched(server.url, tmp_path)
+
+        assert {file.name for file in done.files if file.how == "fetched"} == {FIRST}
+        assert (tmp_path / FIRST).read_bytes() == server.files[FIRST]
+
+
+async def test_files_that_are_there_are_adopted_by_the_sum_that_the_source_tells(tmp_path: Path) -> None:
+    files = checkpoint()
+    (tmp_path / FIRST).write_bytes(files[FIRST])
+    with FileServer(files | {"SHA256SUMS": sums(files)}).running() as server:
+        done = await fetched(server.url, tmp_path)
+
+        assert {file.name for file in done.files if file.how == "kept"} == {FIRST}
+        assert server.sent(FIRST) == 1
+
+
+async def test_a_shard_that_the_index_names_and_the_server_lacks_is_named(tmp_path: Path) -> None:
+    files = checkpoint()
+    del files[FIRST]
+    with FileServer(files).running() as server, pytest.raises(CheckpointError, match=f"has no {FIRST}"):
+        await fetched(server.url, tmp_path)
+
+
+async def test_a_page_in_place_of_the_index_is_told(tmp_path: Path) -> None:
+    served = FileServer({"model.safetensors.index.json": b"<html>please log in</html>"}).running()
+    with served as server, pytest.raises(CheckpointError, match="an HTML or XML page in place of the index"):
+        await fetched(server.url, tmp_path)
+
+
+async def test_weights_that_are_no_checkpoint_are_told_at_the_end(tmp_path: Path) -> None:
+    files = checkpoint()
+    files[FIRST] = b"<html>" + b" " * 10_000
+    with FileServer(files).running() as server, pytest.raises(CheckpointError, match=FIRST):
+        await fetched(server.url, tmp_path)
+
+
+async def test_a_redirect_is_followed_and_the_token_stays_with_its_server(tmp_path: Path) -> None:
+    files = checkpoint()
+    with FileServer({"s": files[FIRST]}).running() as store, FileServer(files).running() as server:
+        server.moved[FIRST] = f"{store.url}/s?signature=abc"
+        await fetched(server.url, tmp_path, environ={"MOE_CHECKPOINT_TOKEN": "secret-token"})
+
+        assert (tmp_path / FIRST).read_bytes() == files[FIRST]
+        assert all("authorization" not in asked.headers for asked in store.log)
+        assert all(asked.headers["authorization"] == "Bearer secret-token" for asked in server.log)
+    assert b"secret-token" not in everything(tmp_path)
+    assert b"signature" not in everything(tmp_path)
+
+
+async def test_a_query_of_the_address_reaches_the_server_and_no_file(tmp_path: Path) -> None:
+    files = checkpoint()
+    with FileServer(files).running() as server:
+        await fetched(f"{server.url}/{FIRST}?sig=hush", tmp_path)
+
+    assert b"hush" not in everything(tmp_path)
+
+
+async def test_a_folder_of_this_machine_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is on this machine already"):
+        await fetched(str(tmp_path), tmp_path / "to")
