@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from itertools import groupby
 
-_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def parse(text: str, limit: int | None = None) -> tuple[int, ...]:

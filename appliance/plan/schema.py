@@ -15,10 +15,24 @@ import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from appliance.plan import ranges
 
 SCHEMA = "moe-appliance.plan/1"
+_MOST = 2**63 - 1
+UNDECIDED: dict[str, Any] = {
+    "schema_": True,
+    "plan_id": True,
+    "created": True,
+    "tool_version": True,
+    "note": True,
+    "budget": True,
+    "exports": True,
+    "selection": {"expected_cold_hits_per_token"},
+    "profile": {"validated"},
+}
+"""What decides nothing and so is not part of the plan_id, as pydantic's `exclude`."""
 
 
 class _Part(BaseModel):
@@ -44,9 +58,13 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
+def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(layers)))
+
+
 Ranges = Annotated[str, AfterValidator(_ranges)]
 Layer = Annotated[str, AfterValidator(_layer)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=_MOST)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -58,7 +76,7 @@ class PlanModel(_Part):
     revision: str | None = None
     """The hub's commit, when known."""
     index_sha256: Sha256 | None = None
-    """Of model.safetensors.index.json; None = the plan is not bound to one checkpoint."""
+    """Of model.safetensors.index.json; left out = the plan is not bound to one checkpoint."""
     header_sha256: tuple[Sha256, ...] = ()
     """Of each shard's header, in the order of the shards' names."""
     tensor_count: Count = 0
@@ -78,7 +96,7 @@ class PlanGeometry(_Part):
     """Which of them have routed experts."""
     experts: Annotated[int, Field(ge=1, le=100_000)]
     """Routed experts a layer."""
-    top_k: Annotated[int, Field(ge=1)]
+    top_k: Annotated[int, Field(ge=1, le=100_000)]
     """Experts that a token visits in a layer."""
     draft_layers: Count = 0
     """Layers of the built-in draft model; 0 = there is none."""
@@ -105,9 +123,9 @@ class PlanTopology(_Part):
     """Expert parallelism; 1 = none. Only 1 can be budgeted."""
     gpu_names: tuple[str, ...] = ()
     """Names of the cards, as the driver spells them."""
-    vram_bytes_each: Annotated[int, Field(ge=1)]
+    vram_bytes_each: Annotated[int, Field(ge=1, le=_MOST)]
     """What the driver reports for one card, bytes."""
-    numa: tuple[int | None, ...] = ()
+    numa: tuple[Count | None, ...] = ()
     """The NUMA node of each card, when known."""
     link: str | None = None
     """Between the cards, as `nvidia-smi topo -m` says it."""
@@ -118,7 +136,7 @@ class HostEngram(_Part):
 
     mode: Literal["pinned", "disk", "vram"] = "pinned"
     """In pinned host RAM, on disk, or on the cards."""
-    layers: tuple[int, ...] = ()
+    layers: Annotated[tuple[Count, ...], AfterValidator(_ascending)] = ()
     """Layers that have one."""
     row_bytes: Count = 0
     """One row with its scales, bytes."""
@@ -130,7 +148,7 @@ class PlanHost(_Part):
     experts: Annotated[dict[Layer, Ranges], AfterValidator(_experts)] = {}
     """Layer -> its cold experts. A layer that is missing has none."""
     engram: HostEngram | None = None
-    """None = the model has none."""
+    """Left out = the model has none."""
     tensors: Annotated[tuple[str, ...], AfterValidator(_unique)] = ()
     """Other tensors, by their exact names."""
     draft_experts: Annotated[dict[Layer, Ranges], AfterValidator(_experts)] = {}
@@ -151,13 +169,13 @@ class Selection(_Part):
 
 
 class Targets(_Part):
-    """What the cards must have room for besides weights; None = the tool's own estimate."""
+    """What the cards must have room for besides weights; left out = the tool's own estimate."""
 
     kv_bytes: Count | None = None
     """KV cache on each card, bytes; wins over streams x context_tokens."""
-    streams: Annotated[int, Field(ge=1)] = 4
+    streams: Annotated[int, Field(ge=1, le=100_000)] = 4
     """Sequences at once."""
-    context_tokens: Annotated[int, Field(ge=1)] = 131_072
+    context_tokens: Annotated[int, Field(ge=1, le=_MOST)] = 131_072
     """Context of each of them, tokens."""
     graphs_bytes: Count | None = None
     """CUDA graphs, bytes a card."""
@@ -176,7 +194,7 @@ class Targets(_Part):
 
 
 class Limits(_Part):
-    """Bounds on the host's side; None = none."""
+    """Bounds on the host's side; left out = none."""
 
     max_host_bytes: Count | None = None
     """Most that may be pinned."""
@@ -194,7 +212,7 @@ class Profile(_Part):
     """How the page calls it."""
     floor_tok_per_s: Annotated[float, Field(gt=0)] = 40.0
     """The pace promised to each stream, output tokens a second."""
-    cold_tokens: Annotated[int, Field(ge=1)] = 12_000
+    cold_tokens: Annotated[int, Field(ge=1, le=_MOST)] = 12_000
     """A prompt with more uncached tokens than this is cold."""
     streams: Annotated[int, Field(ge=1, le=256)] = 4
     """The validated cap: streams that hold the floor."""
@@ -211,6 +229,11 @@ class Export(_Part):
     """Why."""
 
 
+def _refused(key: str, said: str) -> PydanticCustomError:
+    """An error of the plan as a whole; `key` is where it stands, dotted."""
+    return PydanticCustomError("plan", "{key}: {said}", {"key": key, "said": said})
+
+
 class Plan(_Part):
     """A plan file. `identity` is what `plan_id` must be."""
 
@@ -219,7 +242,7 @@ class Plan(_Part):
     schema_: Annotated[Literal["moe-appliance.plan/1"], Field(alias="schema")] = "moe-appliance.plan/1"
     """Which schema this is."""
     plan_id: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
-    """sha256 over what the plan decides; see `identity`."""
+    """sha256 over what the plan decides."""
     created: str = ""
     """When, ISO 8601, UTC."""
     tool_version: str = ""
@@ -242,7 +265,10 @@ class Plan(_Part):
     @model_validator(mode="after")
     def _in_range(self) -> Plan:
         shape = self.geometry
-        layers = set(ranges.parse(shape.moe_layers, shape.layers))
+        try:
+            layers = set(ranges.parse(shape.moe_layers, shape.layers))
+        except ValueError as error:
+            raise _refused("geometry.moe_layers", str(error)) from None
         tables = (
             ("host.experts", self.host.experts, layers, shape.experts),
             ("host.draft_experts", self.host.draft_experts, set(range(shape.draft_layers)), shape.draft_experts),
@@ -250,35 +276,29 @@ class Plan(_Part):
         for key, table, known, experts in tables:
             for layer, text in table.items():
                 if int(layer) not in known:
-                    raise ValueError(f"{key}: layer {layer} has no routed experts in this geometry")
+                    raise _refused(f"{key}.{layer}", "there is no such layer with routed experts in the geometry")
                 try:
                     ranges.parse(text, experts)
                 except ValueError as error:
-                    raise ValueError(f"{key}: layer {layer}: {error}") from None
+                    raise _refused(f"{key}.{layer}", str(error)) from None
         return self
 
     @property
     def identity(self) -> str:
         """The plan_id that belongs to what the plan decides."""
-        decided = self.model_dump(
-            mode="json",
-            by_alias=True,
-            exclude_defaults=True,
-            exclude={
-                "schema_": True,
-                "plan_id": True,
-                "created": True,
-                "tool_version": True,
-                "note": True,
-                "budget": True,
-                "exports": True,
-                "selection": {"expected_cold_hits_per_token"},
-                "profile": {"validated"},
-            },
-        )
+        decided = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=UNDECIDED)
         decided["schema"] = SCHEMA
         canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def sealed(self) -> bool:
+        """Whether `plan_id` is the one that belongs to what the plan decides."""
+        return self.plan_id == self.identity
+
+    def seal(self) -> Plan:
+        """The same plan with the plan_id that belongs to it."""
+        return self.model_copy(update={"plan_id": self.identity})
 
     def cold(self, layer: int) -> tuple[int, ...]:
         """The cold experts of a layer, ascending."""

@@ -1,0 +1,121 @@
+"""Checks a plan against the checkpoint's headers and a box, and says in one sentence whether it fits. Pure.
+
+The plan's own figures are never believed: bytes come from the headers. `fits` means that no finding is a FAIL.
+What is judged about the plan itself is in plan_checks.py, about its budget in fit_checks.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.checkpoint.catalogue import Catalogue, TensorClass
+from appliance.checkpoint.tensors import Checkpoint
+from appliance.errors import PlanError
+from appliance.plan import ranges
+from appliance.plan.budget import Budget, budget
+from appliance.plan.fit_checks import card_findings, host_findings, quoted, smallest_card
+from appliance.plan.memory import GIB, BoxMemory, gib
+from appliance.plan.plan_checks import plan_findings
+from appliance.plan.schema import Plan
+from appliance.printable import printable
+from gateway.state import BudgetBar, Finding, Moment, PlanState, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A plan and what came of checking it. `verdict`: one sentence."""
+
+    plan: Plan
+    findings: tuple[Finding, ...]
+    budget: Budget
+    fits: bool
+    verdict: str
+
+    @property
+    def bars(self) -> tuple[BudgetBar, ...]:
+        """Cards, then nodes."""
+        return (*self.budget.gpus, *self.budget.nodes)
+
+    def to_state(self, file: str, made: bool) -> PlanState:
+        """As the daemon shows it. `made`: by the daemon itself."""
+        geometry = self.plan.geometry
+        return PlanState(
+            plan_id=self.plan.identity,
+            file=file,
+            name=self.plan.model.name,
+            cold_experts=self.plan.cold_count,
+            experts=geometry.experts * len(ranges.parse(geometry.moe_layers)),
+            fits=self.fits,
+            verdict=self.verdict,
+            bars=self.bars,
+            made=made,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As `plan check --json` prints it; see docs/plans.md. GiB are floats, not rounded."""
+        made = self.budget
+        return {
+            "plan_id": self.plan.identity,
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "per_gpu_gib": made.weights_bytes / GIB,
+            "over_gib": made.over_bytes / GIB,
+            "short_gib": made.short_bytes / GIB,
+            "kv_left_gib": made.kv_left_bytes / GIB,
+            "host_gib": made.host_bytes / GIB,
+            "host_peak_gib": made.host_peak_bytes / GIB,
+            "host_rounded_gib": made.host_rounded_bytes / GIB,
+            "cold_experts": self.plan.cold_count,
+            "per_gpu": [_bar_json(bar) for bar in made.gpus],
+            "per_node": [_bar_json(bar) for bar in made.nodes],
+            "findings": [finding.model_dump(mode="json") for finding in self.findings],
+        }
+
+
+def check(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory) -> Checked:
+    """Check `plan`. Raises PlanError when the checkpoint cannot be planned, or nobody can tell what contexts cost."""
+    if catalogue.missing:
+        raise PlanError(
+            f"{printable(checkpoint.origin)}: no plan can be checked: {printable(catalogue.missing)}",
+            f"moe-appliance checkpoint show {quoted(checkpoint.origin)}",
+        )
+    made = budget(catalogue, plan, memory, max((shard.size_bytes for shard in checkpoint.shards), default=0))
+    findings = (
+        *plan_findings(plan, checkpoint, catalogue, memory, made),
+        *card_findings(plan, checkpoint, made),
+        *host_findings(plan, made),
+    )
+    fits = all(finding.severity is not Severity.FAIL for finding in findings)
+    return Checked(plan, findings, made, fits, _verdict(plan, catalogue, made, findings))
+
+
+def _verdict(plan: Plan, catalogue: Catalogue, made: Budget, findings: tuple[Finding, ...]) -> str:
+    capacity = smallest_card(made)
+    failed = [finding for finding in findings if finding.severity is Severity.FAIL]
+    elsewhere = ""
+    if catalogue.whole_bytes(TensorClass.ENGRAM) and plan.host.engram is not None and plan.host.engram.mode != "vram":
+        elsewhere = " without Engram"
+    if made.over_bytes:
+        return (
+            f"does not fit: {gib(made.over_bytes)} GiB over with the weights alone"
+            f" ({gib(made.weights_bytes)} GiB a card{elsewhere}, {gib(capacity)} there)"
+        )
+    if made.short_bytes:
+        return (
+            f"does not fit: {gib(made.short_bytes)} GiB short on a card ({gib(made.weights_bytes)} weights,"
+            f" {gib(made.reserves_bytes)} reserves, {gib(made.kv_bytes)} KV, {gib(capacity)} there)"
+        )
+    if failed:
+        return f"cannot be used: {failed[0].title}"
+    return f"fits: {gib(made.kv_left_bytes)} GiB a card left for KV"
+
+
+def _bar_json(bar: BudgetBar) -> dict[str, Any]:
+    return {
+        "id": bar.id,
+        "capacity_gib": None if bar.capacity_bytes is None else bar.capacity_bytes / GIB,
+        "steady_gib": bar.total_bytes(Moment.STEADY) / GIB,
+        "peak_gib": bar.total_bytes(Moment.STEADY, Moment.LOAD) / GIB,
+        "lines": [line.model_dump(mode="json") for line in bar.lines],
+    }

@@ -1,0 +1,75 @@
+"""What an export is: a verdict with its reason, and the text for the other tool. Pure.
+
+Rule: where a tool cannot say what the plan says, the verdict is not "exact", and the reason names by how much.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from appliance.plan import ranges
+from appliance.plan.schema import Plan
+
+Verdict = Literal["exact", "approximate", "impossible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How true to the plan another tool can be.
+
+    `argv`: arguments for its command line; `document`: a file for it; both empty when there is nothing to say or it is
+    impossible. `needs`: what must be given before there is a text, "" when there is one. `differs`: by what name and
+    how much the result is not the plan. `notes`: what to know before it is used.
+    """
+
+    verdict: Verdict
+    reason: str
+    argv: tuple[str, ...] = ()
+    document: Mapping[str, Any] | None = None
+    needs: str = ""
+    differs: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What goes to the file or the terminal: one line for a shell, or JSON."""
+        if self.document is not None:
+            return json.dumps(self.document, indent=2) + "\n"
+        return shlex.join(self.argv) + "\n" if self.argv else ""
+
+
+def impossible(reason: str) -> Outcome:
+    """No text of that tool means the plan, not even nearly."""
+    return Outcome("impossible", reason)
+
+
+def is_exl3(plan: Plan) -> bool:
+    """Whether the experts are EXL3: only there is a codebook, or a number of bits by layer."""
+    return plan.geometry.codebook is not None or plan.geometry.bits_per_layer is not None
+
+
+def moe_layers(plan: Plan) -> tuple[int, ...]:
+    """The layers with routed experts, ascending."""
+    return ranges.parse(plan.geometry.moe_layers)
+
+
+def draft_count(plan: Plan) -> int:
+    """Experts of the draft model on the host, over all of its layers."""
+    return sum(len(ranges.parse(text)) for text in plan.host.draft_experts.values())
+
+
+def engram_argv(plan: Plan) -> tuple[str, ...]:
+    """vLLM's own switch for Engram tables. Source: vllm/config/offload.py, `--engram-config`."""
+    engram = plan.host.engram
+    if engram is None:
+        return ()
+    return ("--engram-config", json.dumps({"cpu_offload": engram.mode == "pinned"}))
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: 1 expert, 4,608 experts."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

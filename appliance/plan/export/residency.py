@@ -1,0 +1,41 @@
+"""The document for our own vLLM plugin, which places single experts. Pure."""
+
+from __future__ import annotations
+
+from appliance.checkpoint.catalogue import Catalogue
+from appliance.plan.export.outcome import Outcome, impossible, is_exl3
+from appliance.plan.schema import Plan
+
+SCHEMA = "moe-appliance.residency/1"
+
+
+def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
+    """The plan as the plugin reads it: experts as ranges by layer, whole tensors, the switch for Engram."""
+    del catalogue  # the plugin reads sizes off the tensors that it moves
+    if is_exl3(plan):
+        return impossible("the experts are EXL3, which no method of stock vLLM reads; the plugin places stock tensors")
+    if plan.topology.ep > 1:
+        return impossible("expert parallelism gives each rank other experts; the plugin refuses it")
+    engram = plan.host.engram
+    if engram is not None and engram.mode == "disk":
+        return impossible("vLLM keeps Engram tables in pinned RAM or on the cards, not on disk")
+    document = {
+        "schema": SCHEMA,
+        "plan_id": plan.identity,
+        "model": plan.model.name,
+        "layers_total": plan.geometry.layers,
+        "experts_per_layer": plan.geometry.experts,
+        "top_k": plan.geometry.top_k,
+        "tp": plan.topology.tp,
+        "layers": dict(plan.host.experts),
+        "draft_layers": dict(plan.host.draft_experts),
+        "tensors": list(plan.host.tensors),
+        "engram": None if engram is None else engram.mode,
+    }
+    notes: tuple[str, ...] = ("the plugin refuses, when it loads, quantisation methods that it does not know",)
+    if engram is not None:
+        notes += ("Engram is moved by vLLM's own --engram-config, not by the plugin",)
+    if plan.host.tensors:
+        notes += ("a token embedding that is also the head cannot be moved: the plugin refuses it when it loads",)
+    reason = "single experts are placed; each tensor with hot and cold rows keeps one page of 2 MiB more on the card"
+    return Outcome("exact", reason, document=document, notes=notes)

@@ -1,0 +1,119 @@
+"""What is judged about a plan's budget: do the cards and the nodes hold it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from appliance.checkpoint.tensors import Checkpoint
+from appliance.plan.budget import Budget
+from appliance.plan.memory import GIB, gib
+from appliance.plan.schema import Plan
+from appliance.printable import printable
+from gateway.state import BudgetBar, Finding, Moment, Severity
+
+MARGIN_BYTES = 16 * GIB
+NODE_PERCENT = 10
+PINNED_PERCENT = 30
+"""Beside pinned memory at least 16 GiB, a tenth of the node and 30 % of what is pinned stay free. Source: a public
+report of a host of 125 GiB that stopped answering with 97 GiB pinned, and the public rules of 16 GiB and of 1.3 x that
+came of it."""
+
+
+def smallest_card(made: Budget) -> int:
+    """The memory of the smallest card that is there, bytes; 0 without any."""
+    return min((bar.capacity_bytes for bar in made.gpus if bar.capacity_bytes is not None), default=0)
+
+
+def card_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[Finding]:
+    """Whether the cards hold weights, reserves and KV."""
+    if not made.short_bytes:
+        return
+    by = f"weights alone are {gib(made.over_bytes)} GiB over, " if made.over_bytes else ""
+    yield Finding(
+        id="plan.fits",
+        severity=Severity.FAIL,
+        title=f"The cards are {gib(made.short_bytes)} GiB short",
+        observed=f"{by}{gib(made.needed_bytes)} GiB with reserves and {gib(made.kv_bytes)} of KV",
+        required=f"at most {gib(smallest_card(made))} GiB on each card",
+        remedy=_make(plan, checkpoint, made),
+    )
+
+
+def _make(plan: Plan, checkpoint: Checkpoint, made: Budget) -> str:
+    """The command that makes a plan that fits these cards."""
+    vram = smallest_card(made) * 100 // GIB / 100
+    kv = round(made.kv_bytes / GIB, 2)
+    return (
+        f"moe-appliance plan make --checkpoint {quoted(checkpoint.origin)} --gpus {plan.topology.tp}"
+        f" --vram-gib {vram:g} --kv-gib {kv:g} --out plan.json"
+    )
+
+
+def host_findings(plan: Plan, made: Budget) -> Iterator[Finding]:
+    """Whether the plan keeps its own bound, and each node holds what is pinned on it."""
+    most = plan.limits.max_host_bytes
+    if most is not None and made.host_bytes > most:
+        yield Finding(
+            id="plan.host",
+            severity=Severity.FAIL,
+            title="The plan pins more host RAM than it allows itself",
+            observed=f"{gib(made.host_bytes)} GiB pinned",
+            required=f"at most {gib(most)} GiB (limits.max_host_bytes)",
+            remedy=f"moe-appliance plan make --max-host-gib {-(-made.host_bytes // GIB)}",
+        )
+    for bar in made.nodes:
+        if bar.capacity_bytes is not None:
+            yield from _node(plan, bar, bar.capacity_bytes)
+
+
+def _node(plan: Plan, bar: BudgetBar, capacity: int) -> Iterator[Finding]:
+    """Pinned memory is never given back, so that it must fit beside the margin; the page cache is, so that a peak
+    beyond the node is a warning, unless the plan itself says what must stay free then."""
+    least, pinned = plan.limits.min_free_host_bytes, bar.total_bytes(Moment.STEADY)
+    margin = max(MARGIN_BYTES, capacity * NODE_PERCENT // 100, pinned * PINNED_PERCENT // 100)
+    peak = bar.total_bytes(Moment.STEADY, Moment.LOAD)
+    rounded = bar.total_bytes(Moment.STEADY, Moment.ROUNDED)
+    if least is not None and peak + least > capacity:
+        said = f"{gib(least)} of {gib(capacity)} GiB stay free while the engine loads (limits.min_free_host_bytes)"
+        yield _too_little(bar, "too little memory for this plan", Severity.FAIL, f"{gib(peak)} GiB then", said, _LESS)
+    elif least is None and pinned and pinned + margin > capacity:
+        said = f"{gib(margin)} of {gib(capacity)} GiB stay free"
+        observed = f"{gib(pinned)} GiB pinned"
+        yield _too_little(bar, "too little memory for this plan", Severity.FAIL, observed, said, _LESS)
+    elif peak > capacity:
+        said = f"{gib(capacity)} GiB hold what is pinned and the shards that are read"
+        observed = f"~{gib(peak)} GiB while the engine loads"
+        yield _too_little(
+            bar,
+            "little memory for the load",
+            Severity.WARN,
+            observed,
+            said,
+            "stop what else runs there while the engine loads",
+        )
+    elif rounded > pinned and rounded + MARGIN_BYTES > capacity:
+        said = f"{gib(MARGIN_BYTES)} of {gib(capacity)} GiB stay free"
+        observed = f"{gib(rounded)} GiB pinned, each slab as the next power of two"
+        what = "too little memory if the engine pins in powers of two"
+        yield _too_little(bar, what, Severity.WARN, observed, said, _EXACT)
+
+
+_LESS = "a box with more RAM; or fewer experts on the host: moe-appliance plan make   with less --kv-gib or --context"
+_EXACT = "set VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY=1 for the engine, or take one that pins exact sizes"
+
+
+def _too_little(bar: BudgetBar, what: str, severity: Severity, observed: str, required: str, remedy: str) -> Finding:
+    return Finding(
+        id="plan.host",
+        severity=severity,
+        title=f"{bar.label} has {what}",
+        observed=observed,
+        required=required,
+        remedy=remedy,
+    )
+
+
+def quoted(origin: str) -> str:
+    """Where a checkpoint was read, for a command line."""
+    return printable(quote(origin), 4000)

@@ -1,0 +1,63 @@
+"""`python -m appliance.plan.inspect_child SETTINGS MEMORY`: prints an Inspection as JSON.
+
+Both arguments are JSON and hold no secret. A process of its own, so that a file system that does not answer holds up
+nobody, and the memory of 190,000 tensors goes back to the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+
+from appliance.box.child import OneChild
+from appliance.plan.inspection import INSPECTION, MEMORY, Inspection, inspect
+from appliance.plan.memory import BoxMemory
+from appliance.plan.settings import PlanSettings
+from appliance.printable import printable
+from gateway.state import Finding, Severity
+
+DEADLINE_S = 60.0
+_CHILD = OneChild()
+
+
+def inspected(settings: PlanSettings, memory: BoxMemory, environ: Mapping[str, str]) -> Inspection:
+    """What `inspect` says, asked in a child for `DEADLINE_S` at most."""
+    if settings.file is None:
+        return Inspection()
+    arguments = (settings.model_dump_json(), MEMORY.dump_json(memory).decode())
+    try:
+        answer = _CHILD.ask((sys.executable, "-m", "appliance.plan.inspect_child", *arguments), environ, DEADLINE_S)
+    except OSError as error:
+        return Inspection((_silent(settings, f"no process could be started: {error.strerror}"),))
+    if answer.code == 0:
+        return INSPECTION.validate_json(answer.out)
+    if answer.refused or answer.code is None:
+        return Inspection((_silent(settings, answer.refused or f"no answer in {DEADLINE_S:.0f} s"),))
+    last = answer.err.strip().rpartition("\n")[2]
+    return Inspection((_silent(settings, f"the check ended with {answer.code}: {printable(last)}"),))
+
+
+def _silent(settings: PlanSettings, observed: str) -> Finding:
+    return Finding(
+        id="plan.checkpoint",
+        severity=Severity.FAIL,
+        title="The checkpoint's headers could not be read",
+        observed=observed,
+        required=f"headers that can be read within {DEADLINE_S:.0f} s",
+        remedy=f"ls -l {settings.checkpoint or settings.file}   and see that its file system is mounted and answers",
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Exit code 0 with an answer; anything else is a bug or a lack of memory."""
+    signal.alarm(int(DEADLINE_S) + 1)  # whoever asked may be gone
+    settings = PlanSettings.model_validate_json(argv[0])
+    found = inspect(settings, MEMORY.validate_json(argv[1]), os.environ)
+    sys.stdout.buffer.write(INSPECTION.dump_json(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""Checks, or makes, the plan of a box: reads plan file and headers, and says what the plan wants of the box.
+
+Touches the plan file and the checkpoint's folder. Reading 96,000 headers takes a second and memory, and a network file
+system may not answer at all: the daemon has `inspect_child.py` do it in a process of its own, under a deadline.
+
+Rules:
+- A plan that cannot be used is a finding and not an exception: the engine is refused and the gateway says why.
+- Without a checkpoint nothing can be recomputed. The plan's own figures are not believed, so there are no bars then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+
+from pydantic import TypeAdapter
+
+from appliance import __version__
+from appliance.box.needs import Needs
+from appliance.checkpoint.catalogue import catalogue_of
+from appliance.checkpoint.read import read
+from appliance.checkpoint.sources import source_of
+from appliance.checkpoint.tensors import Checkpoint
+from appliance.errors import CheckpointError, PlanError
+from appliance.plan import planfile
+from appliance.plan.check import Checked, check
+from appliance.plan.memory import GIB, BoxMemory
+from appliance.plan.planner import plan_for
+from appliance.plan.request import Request, model_of
+from appliance.plan.schema import Plan, Targets
+from appliance.plan.settings import PlanSettings
+from gateway.state import Finding, PlanState, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What came of it. `state` None = there is no plan, or it could not be checked; `needs`: for the box's checks."""
+
+    findings: tuple[Finding, ...] = ()
+    state: PlanState | None = None
+    needs: Needs = field(default_factory=Needs)
+
+
+INSPECTION = TypeAdapter(Inspection)
+MEMORY = TypeAdapter(BoxMemory)
+
+
+def inspect(settings: PlanSettings, memory: BoxMemory, environ: Mapping[str, str]) -> Inspection:
+    """Check the plan of `settings` against its checkpoint and `memory`; make it first where that is asked for."""
+    if settings.file is None:
+        return Inspection()
+    made = settings.make and not settings.file.exists()
+    try:
+        checkpoint = _checkpoint(settings, environ)
+    except CheckpointError as error:
+        return Inspection((_failed("plan.checkpoint", "The checkpoint cannot be used", error),))
+    try:
+        plan = _made(settings, checkpoint, memory) if made else planfile.load(settings.file)
+        if checkpoint is None:
+            return Inspection((_unchecked(settings.file),), None, _needs(plan))
+        checked = check(plan, checkpoint, catalogue_of(checkpoint), memory)
+    except PlanError as error:
+        return Inspection((_failed("plan.file", "The plan cannot be used", error),))
+    needs = _needs(plan, checked)
+    return Inspection(checked.findings, checked.to_state(str(settings.file), made), needs)
+
+
+def _checkpoint(settings: PlanSettings, environ: Mapping[str, str]) -> Checkpoint | None:
+    if settings.checkpoint is None:
+        return None
+    return read(source_of(str(settings.checkpoint)), environ=environ)
+
+
+def _made(settings: PlanSettings, checkpoint: Checkpoint | None, memory: BoxMemory) -> Plan:
+    """A plan for all cards of this box, saved. Raises PlanError."""
+    assert settings.file is not None
+    assert settings.checkpoint is not None, "PlanSettings sees to it"
+    assert checkpoint is not None
+    if not memory.vram_bytes:
+        raise PlanError("no plan can be made: this box shows no card", "moe-appliance preflight")
+    request = Request(
+        vram_bytes=min(memory.vram_bytes),
+        tp=len(memory.vram_bytes),
+        targets=Targets(kv_bytes=int(settings.kv_gib * GIB)),
+        gpu_names=memory.names,
+        numa=memory.numa,
+    )
+    plan = plan_for(catalogue_of(checkpoint), model_of(checkpoint, settings.checkpoint.name), request)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    plan = plan.model_copy(update={"created": now, "tool_version": __version__})
+    planfile.save(plan, settings.file)
+    return plan
+
+
+def _needs(plan: Plan, checked: Checked | None = None) -> Needs:
+    return Needs(
+        gpus=plan.topology.tp * plan.topology.ep,
+        gpu_names=plan.topology.gpu_names,
+        bars=checked.bars if checked is not None else (),
+        largest_region_bytes=checked.budget.largest_slab_bytes if checked is not None else None,
+        plan=plan.model.name,
+        plan_id=plan.identity,
+    )
+
+
+def _failed(id: str, title: str, error: PlanError | CheckpointError) -> Finding:
+    return Finding(
+        id=id,
+        severity=Severity.FAIL,
+        title=title,
+        observed=error.message,
+        required="a plan file and a checkpoint that belong together",
+        remedy=error.remedy,
+    )
+
+
+def _unchecked(file: Path) -> Finding:
+    return Finding(
+        id="plan.unchecked",
+        severity=Severity.WARN,
+        title="Nobody has checked that the plan fits",
+        observed="[plan] checkpoint is not set, so no header can be read",
+        required="the folder of the weights that the plan is for",
+        remedy=f'set [plan] checkpoint = "FOLDER", or: moe-appliance plan check {quote(str(file))} --checkpoint FOLDER',
+    )

@@ -1,0 +1,1 @@
+"""Tests of appliance/plan and of the verbs that use it."""
