@@ -15,6 +15,16 @@ from appliance.box.host import Host
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """Error counters of PCIe links by PCI address, at one moment (seconds since the epoch): they only tell something
+    when they grow. `replays`: of cards; `corrected`: of cards and their ports."""
+
+    at_s: float
+    replays: Mapping[str, int] = field(default_factory=dict)
+    corrected: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The box at one moment.
 
@@ -22,7 +32,8 @@ class Facts:
     `cores`: CPUs this process may use. `mem_available_bytes`: what a new process may take, the cgroup's limit
     included. `disk_free_bytes`: on the file system of the state folder. `libs`: shared library -> can be
     loaded. `modules`: Python module -> is installed. `listen_host`: as configured, without the port.
-    `gpus`, `host`: None when nobody asked for them; `deep`: what the last `preflight --deep` of this boot measured.
+    `gpus`, `host`: None when nobody asked for them; `deep`: what the last `preflight --deep` of this boot measured;
+    `first`: the error counters at the first look of this boot.
     """
 
     machine: str
@@ -38,6 +49,7 @@ class Facts:
     gpus: GpuReport | None = None
     host: Host | None = None
     deep: DeepReport | None = None
+    first: Counters | None = None
 
     @property
     def listen_loopback(self) -> bool:

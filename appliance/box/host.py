@@ -56,6 +56,7 @@ class Host:
     can be opened for reading and writing, else why not. `hmm_disabled`: of nvidia_uvm. `memlock_bytes`: soft limit, -1
     = none. `cgroup_bytes`: the least of the limits above this process, None = none. `shm_free_bytes`: of /dev/shm.
     `nvidia_pci`: addresses of NVIDIA's display devices. `preloads`: libraries in ld.so.preload or LD_PRELOAD.
+    `secret_modes`: path -> permission bits of the files with keys and seats that exist.
     """
 
     boot_id: str = ""
@@ -81,3 +82,4 @@ class Host:
     gpu_nodes: Mapping[str, int] = field(default_factory=dict)
     xids: tuple[Xid, ...] | None = None
     preloads: tuple[str, ...] = ()
+    secret_modes: Mapping[str, int] = field(default_factory=dict)

@@ -12,14 +12,17 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from appliance.box.facts import Facts
 
 LIBS = ("libgomp.so.1", "libstdc++.so.6")
 """Libraries of the distribution that xllamacpp's wheel links. Source: `ldd xllamacpp.abi3.so`."""
 MODULES = ("xllamacpp", "gguf")
+_NO_LIMIT = 2**60
+"""Version 1 spells "no limit" as a number near 2^63."""
 _DLOPEN_S = 10.0
 _DLOPEN = """
 import ctypes, sys
@@ -31,6 +34,19 @@ for name in sys.argv[1:]:
     else:
         print(1, name)
 """
+
+
+class _Names(NamedTuple):
+    """Where a version of the cgroups keeps its memory figures."""
+
+    base: str
+    limit: str
+    use: str
+    cache: str
+
+
+_VERSION_2 = _Names("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+_VERSION_1 = _Names("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def probe(
@@ -109,39 +125,46 @@ def _meminfo(root: Path) -> int | None:
     return None
 
 
+def cgroup_limits(root: Path) -> tuple[int, ...]:
+    """The memory limit of every cgroup from ours up to the top that has one, bytes."""
+    limits = ((_read(folder / names.limit) or "").strip() for folder, names in _cgroups(root))
+    return tuple(int(limit) for limit in limits if limit.isdigit() and int(limit) < _NO_LIMIT)
+
+
 def _cgroup_free(root: Path) -> list[int]:
-    """Limit minus use of every cgroup from ours up to the top; version 2, or version 1's memory controller."""
-    found: list[int] = []
+    """Limit minus use of every cgroup from ours up to the top."""
+    found = (_group_free(folder, names) for folder, names in _cgroups(root))
+    return [value for value in found if value is not None]
+
+
+def _cgroups(root: Path) -> Iterator[tuple[Path, _Names]]:
+    """Our cgroup and those above it, with the names of their files: version 2, or version 1's memory controller."""
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            base, limit, use, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+            names = _VERSION_2
         elif "memory" in controllers.split(","):
-            base, limit, use = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache = "total_inactive_file"
+            names = _VERSION_1
         else:
             continue
-        top = root / base
+        top = root / names.base
         group = top / path.strip("/")
         for folder in (group, *group.parents):
-            value = _group_free(folder, limit, use, cache)
-            if value is not None:
-                found.append(value)
+            yield folder, names
             if folder == top:
                 break
-    return found
 
 
-def _group_free(folder: Path, limit: str, use: str, cache: str) -> int | None:
-    most = (_read(folder / limit) or "").strip()
-    used = (_read(folder / use) or "").strip()
+def _group_free(folder: Path, names: _Names) -> int | None:
+    most = (_read(folder / names.limit) or "").strip()
+    used = (_read(folder / names.use) or "").strip()
     if not most.isdigit() or not used.isdigit():  # "max" = no limit
         return None
     reclaimable = 0
     for line in (_read(folder / "memory.stat") or "").splitlines():
         name, _, value = line.partition(" ")
-        if name == cache and value.strip().isdigit():
+        if name == names.cache and value.strip().isdigit():
             reclaimable = int(value)
     return max(0, int(most) - int(used) + reclaimable)
 
