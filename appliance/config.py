@@ -29,6 +29,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from appliance.box.settings import PreflightSettings
 from appliance.engine.settings import (
     CommandSettings,
     EmbeddedSettings,
@@ -37,6 +38,7 @@ from appliance.engine.settings import (
     PathSetting,
 )
 from appliance.errors import ConfigError
+from appliance.plan.settings import PlanSettings
 from gateway.settings import AdmissionSettings, LimitSettings
 from gateway.toml_lines import parse_toml, validation_error
 from gateway.unixserver import PATH_MAX_BYTES
@@ -57,6 +59,8 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "engine": tuple(ENGINES.values()),
     "admission": (AdmissionSettings,),
     "gateway": (LimitSettings,),
+    "plan": (PlanSettings,),
+    "preflight": (PreflightSettings,),
 }
 
 
@@ -107,7 +111,7 @@ def _kind_or_embedded(table: Any) -> Any:
 
 
 class Config(BaseSettings):
-    """Everything an operator may set. Tables: [engine], [admission], [gateway]."""
+    """Everything an operator may set. Tables: [engine], [admission], [gateway], [plan], [preflight]."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -143,6 +147,10 @@ class Config(BaseSettings):
     """Who streams, who waits."""
     gateway: LimitSettings = LimitSettings()
     """Bodies, slow clients, heartbeats, drain."""
+    plan: PlanSettings = PlanSettings()
+    """Which weights sit in host RAM."""
+    preflight: PreflightSettings = PreflightSettings()
+    """What the box is checked for before the engine starts."""
 
     @classmethod
     def settings_customise_sources(
@@ -233,7 +241,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Co
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What came from the environment, with numbers made of texts that say one: a variable is always text."""
+    """What came from the environment, numbers, true and false made of texts that say one: a variable is always text."""
     known = {key: field for model in _TABLES["engine"] for key, field in model.model_fields.items()}
     made = dict(values)
     for table in _TABLES.keys() & values.keys():
@@ -247,6 +255,8 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any, kind: Any) -> Any:
+    if isinstance(value, str) and _may_be(kind, bool):
+        return {"true": True, "false": False}.get(value.lower(), value)
     for number in (int, float):
         if isinstance(value, str) and _may_be(kind, number):
             with contextlib.suppress(ValueError):
@@ -307,11 +317,15 @@ def _paths(config: Config, base: Path, environ: Mapping[str, str]) -> Paths:
 
 
 def _anchored(config: Config, base: Path) -> Config:
-    """`config` with the engine's own paths made absolute."""
-    moved = {
-        field: base / value for field in ("model_file", "key_file") if (value := getattr(config.engine, field, None))
-    }
-    return config.model_copy(update={"engine": config.engine.model_copy(update=moved)}) if moved else config
+    """`config` with the paths inside its tables made absolute."""
+    fields = ("model_file", "key_file", "file", "checkpoint", "engine_python")
+    moved = {}
+    for name in ("engine", "plan", "preflight"):
+        table = getattr(config, name)
+        paths = {field: base / value for field in fields if (value := getattr(table, field, None))}
+        if paths:
+            moved[name] = table.model_copy(update=paths)
+    return config.model_copy(update=moved) if moved else config
 
 
 def _without_kinds(error: ValidationError) -> ValidationError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
@@ -25,9 +26,6 @@ import httpx
 
 from appliance import __version__
 from appliance.board import Board
-from appliance.box.checks import admission_streams, kept, listen_plain
-from appliance.box.facts import Facts
-from appliance.box.probe import probe
 from appliance.config import Config, Paths, listen_address, public_url
 from appliance.control import Verb, control_app
 from appliance.engine.adapter import Adapter
@@ -38,13 +36,14 @@ from appliance.engine.leftovers import sweep
 from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
 from appliance.engine.supervisor import EngineSupervisor
 from appliance.errors import AlreadyRunning
+from appliance.examine import Examiner
 from appliance.files import FolderLock, make_folder, usable
 from appliance.gatewayproc import GatewayProcess
 from appliance.listener import answer_absent, open_public
 from gateway import unixserver
 from gateway.logs import Log
 from gateway.settings import GatewaySettings
-from gateway.state import BoxState, Finding
+from gateway.state import BoxState
 
 KEEP_S = 1.0
 """Pause between two looks at whether the folders are still as we made them."""
@@ -152,21 +151,10 @@ class Daemon:
             said = now
 
     def _supervisor(self) -> EngineSupervisor:
-        state_dir = self.paths.state_dir
-        adapter = adapter_of(self.config, state_dir)
-
-        def facts() -> Facts:
-            return facts_of(self.config, state_dir)
-
-        return EngineSupervisor(
-            adapter,
-            self.board,
-            state_dir,
-            self.paths.runtime_dir,
-            facts,
-            lambda facts: box_findings(self.config, adapter, facts),
-            self._log,
-        )
+        paths = self.paths
+        adapter = adapter_of(self.config, paths.state_dir)
+        examiner = Examiner(self.config, paths, adapter, os.environ)
+        return EngineSupervisor(adapter, self.board, paths.state_dir, paths.runtime_dir, examiner.examine, self._log)
 
     def _gateway_settings(self) -> GatewaySettings:
         config, paths = self.config, self.paths
@@ -235,18 +223,6 @@ class Daemon:
 
     def _refused(self, pid: int, uid: int) -> None:
         self._log.warning("control.refused", pid=pid, uid=uid)
-
-
-def facts_of(config: Config, state_dir: Path) -> Facts:
-    """The box as the checks see it. Blocks for about 0.1 s."""
-    return probe(state_dir, listen_address(config)[0])
-
-
-def box_findings(config: Config, adapter: Adapter, facts: Facts) -> tuple[Finding, ...]:
-    """What is worth saying whatever the engine."""
-    declared = isinstance(config.engine, CommandSettings | ExternalSettings)
-    streams = admission_streams(config.admission.streams, adapter.profile.streams, declared=declared)
-    return kept(listen_plain(facts), streams)
 
 
 def adapter_of(config: Config, state_dir: Path) -> Adapter:

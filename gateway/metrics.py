@@ -33,6 +33,7 @@ class _Status(Collector):
         """All metrics of the view."""
         yield from _box(self._view)
         yield from _engine(self._view)
+        yield from _plan(self._view)
         if self._view.gateway.state != "absent":
             yield from _streams(self._view)
             yield from _seats(self._view)
@@ -100,6 +101,22 @@ def _engine(view: StatusView) -> Iterator[Metric]:
     yield from _gauge("moe_engine_floor_tokens_per_second", "Pace promised to one stream.", engine.floor)
     yield from _gauge("moe_engine_warm_tokens_per_second", "Pace measured by the warm-up.", engine.warm_pace)
     yield from _gauge("moe_engine_demo", "1 for a demo model.", float(engine.demo_label is not None))
+
+
+def _plan(view: StatusView) -> Iterator[Metric]:
+    plan = view.plan
+    if plan is None:
+        return
+    yield from _gauge("moe_plan_fits", "1 when every card and node holds what the plan puts there.", float(plan.fits))
+    yield from _gauge("moe_plan_cold_experts", "Experts that the plan keeps in host RAM.", plan.cold)
+    held = GaugeMetricFamily("moe_budget_bytes", "What a card or node must hold.", labels=["place", "line"])
+    most = GaugeMetricFamily("moe_budget_capacity_bytes", "What a card or node has.", labels=["place"])
+    for bar in plan.bars:
+        for piece in bar.pieces:
+            held.add_metric([bar.id, piece.id], piece.bytes.value or 0.0)
+        if bar.capacity.value is not None:
+            most.add_metric([bar.id], bar.capacity.value)
+    yield from (held, most)
 
 
 def _streams(view: StatusView) -> Iterator[Metric]:

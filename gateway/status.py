@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from gateway.snapshot import GatewaySnapshot, StreamView
 from gateway.state import BoxState, EngineState, Phase
 from gateway.status_findings import arranged, files_of, raised
+from gateway.status_plan import plan_view
 from gateway.status_verdict import verdict
 from gateway.status_view import (
     EngineView,
@@ -68,6 +69,7 @@ def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> Status
         seats=_seats(gateway),
         files=files_of(gateway),
         findings=findings,
+        plan=plan_view(box.plan),
         gateway=_gateway(box, gateway, now_s),
         numbers=_numbers(gateway),
     )

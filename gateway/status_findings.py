@@ -98,5 +98,6 @@ def _row(finding: Finding, folded: list[Finding]) -> FindingRow:
         observed=finding.observed,
         required=finding.required,
         remedy=finding.remedy,
+        forced=finding.forced,
         folded=tuple(_row(f, []) for f in sorted(folded, key=lambda f: _RANK[f.severity])),
     )

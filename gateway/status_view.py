@@ -75,6 +75,12 @@ def size(value: int | None) -> Figure:
     return _figure(value, f"{(value or 0) / (1024 * 1024):.1f} MiB", False)
 
 
+def gib(value: int | None, *, estimated: bool = False) -> Figure:
+    """Bytes, in GiB; what is there but small keeps a second decimal."""
+    held = (value or 0) / 1024**3
+    return _figure(value, f"{held:.2f} GiB" if 0 < abs(held) < 0.95 else f"{held:.1f} GiB", estimated)
+
+
 def percent(share: float | None) -> Figure:
     """0..1 as per cent."""
     held = None if share is None or not math.isfinite(share) else min(1.0, max(0.0, share))
@@ -213,8 +219,64 @@ class FileRow(_View):
     error: str | None
 
 
+class PieceView(_View):
+    """A piece of a bar. `kind`: the number of its colour; `when`: "" = always; `start`, `share`: of the bar's
+    length, 0..1."""
+
+    id: str
+    label: str
+    kind: int
+    bytes: Figure
+    when: str
+    start: float
+    share: float
+    formula: str
+    source: str
+
+
+class BarView(_View):
+    """What a card or a NUMA node must hold. `capacity_share`: where its capacity ends on the bar, 0..1; `used`: always;
+    `peak`: while the engine loads; `left`, `over`: at the peak."""
+
+    id: str
+    label: str
+    capacity: Figure
+    capacity_share: float | None
+    used: Figure
+    peak: Figure
+    left: Figure
+    over: Figure
+    holds: bool
+    pieces: tuple[PieceView, ...]
+
+
+class KindRow(_View):
+    """One kind of piece over all bars: its bytes in each, in the bars' order; unknown where a bar has none of it."""
+
+    kind: int
+    label: str
+    when: str
+    cells: tuple[Figure, ...]
+
+
+class PlanView(_View):
+    """The plan: which experts sit in host RAM, and what that asks of each card and node. `made`: by the daemon."""
+
+    plan_id: str
+    file: str
+    name: str
+    cold: Figure
+    experts: Figure
+    fits: bool
+    tone: Tone
+    verdict: str
+    made: bool
+    bars: tuple[BarView, ...]
+    kinds: tuple[KindRow, ...]
+
+
 class FindingRow(_View):
-    """One finding; `folded` are those that it causes."""
+    """One finding; `folded` are those that it causes; `forced`: why an operator goes on in spite of it."""
 
     id: str
     severity: Severity
@@ -222,6 +284,7 @@ class FindingRow(_View):
     observed: str
     required: str
     remedy: str
+    forced: str = ""
     folded: tuple[FindingRow, ...] = ()
 
 
@@ -268,5 +331,6 @@ class StatusView(_View):
     seats: tuple[SeatRow, ...]
     files: tuple[FileRow, ...]
     findings: tuple[FindingRow, ...]
+    plan: PlanView | None = None
     gateway: GatewayView
     numbers: NumbersView

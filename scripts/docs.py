@@ -1,5 +1,5 @@
-"""Writes docs/configuration.md and the field lists in docs/seats.md from the models' docstrings, docs/agents.md from
-what `moe-appliance connect` prints.
+"""Writes the pages of docs/ that say what the code says: settings, fields of key files and plans, checks of preflight,
+and what `moe-appliance connect` prints.
 
 `--check` writes nothing and ends with 1 when a page differs from what would be written.
 """
@@ -18,12 +18,21 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a file, from anywhere
 
 from appliance.agents.text import page as agents
+from appliance.box.checks.page import page as preflight
+from appliance.box.settings import PreflightSettings
 from appliance.config import ENGINES, PREFIX, Config
+from appliance.plan import pages
+from appliance.plan.settings import PlanSettings
 from gateway.keyfile import AdminRow, PreviousKey, SeatRow
 from gateway.settings import AdmissionSettings, LimitSettings
 
 DOCS = Path(__file__).parents[1] / "docs"
-TABLES: dict[str, type[BaseModel]] = {"admission": AdmissionSettings, "gateway": LimitSettings}
+TABLES: dict[str, type[BaseModel]] = {
+    "admission": AdmissionSettings,
+    "gateway": LimitSettings,
+    "plan": PlanSettings,
+    "preflight": PreflightSettings,
+}
 TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", dict: "table"}
 HEAD = """\
 # Configuration
@@ -119,15 +128,22 @@ def seats(page: str) -> str:
     return page
 
 
-def main(argv: list[str]) -> int:
-    """Write or check the pages; returns the exit code."""
-    stale = 0
-    wanted = {
+def wanted() -> dict[str, str]:
+    """Each page's name and what must be in it."""
+    return {
         "configuration.md": configuration(),
         "seats.md": seats((DOCS / "seats.md").read_text()),
         "agents.md": agents(),
+        "plans.md": pages.page(),
+        "plan.schema.json": pages.schema_json(),
+        "preflight.md": preflight(),
     }
-    for name, text in wanted.items():
+
+
+def main(argv: list[str]) -> int:
+    """Write or check the pages; returns the exit code."""
+    stale = 0
+    for name, text in wanted().items():
         path = DOCS / name
         if path.exists() and path.read_text() == text:
             continue

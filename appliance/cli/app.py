@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from appliance import __version__
-from appliance.cli import admins, connect, demo, seats, show
+from appliance.cli import admins, checkpoint, connect, demo, plan, preflight, seats, show
 from appliance.cli import run as run_verbs
 from appliance.cli.box import Box
 from appliance.errors import MoeError
@@ -31,10 +31,13 @@ app = typer.Typer(
 )
 app.add_typer(seats.app, name="seats", help="Who may use the box.")
 app.add_typer(admins.app, name="admins", help="Who may see and change the box over the network.")
+app.add_typer(checkpoint.app, name="checkpoint", help="What a checkpoint holds, and its weights onto this machine.")
+app.add_typer(plan.app, name="plan", help="Which experts sit in host RAM: make, check, show, compare, translate.")
 run_verbs.register(app)
 show.register(app)
 connect.register(app)
 demo.register(app)
+preflight.register(app)
 
 
 def _version(asked: bool) -> None:

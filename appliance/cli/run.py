@@ -13,8 +13,9 @@ import typer
 from appliance.cli.box import Box
 from appliance.cli.logstream import LogStream
 from appliance.config import public_url
-from appliance.daemon import Daemon, adapter_of, box_findings, facts_of
+from appliance.daemon import Daemon, adapter_of
 from appliance.errors import EXIT_CONFIG, MoeError
+from appliance.examine import Examiner
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
 from gateway.state import BoxState, Phase, Severity
@@ -71,9 +72,11 @@ def check(ctx: typer.Context) -> None:
     print(f"configuration: good ({box.config.engine.kind} engine, {public_url(box.config)})")
     print(f"seats: {len(seats.accounts)} in {box.seats_file}")
     print(f"admins: {len(admins.accounts)} in {box.admins_file}")
-    facts = facts_of(box.config, box.paths.state_dir)
     adapter = adapter_of(box.config, box.paths.state_dir)
-    found = box_findings(box.config, adapter, facts) + adapter.findings(facts)
+    examined = Examiner(box.config, box.paths, adapter, box.environ).examine()
+    found = examined.findings
+    if examined.plan is not None:
+        print(f"plan: {examined.plan.verdict} ({examined.plan.name}, {box.config.plan.file})")
     for finding in found:
         print(f"{finding.severity}: {finding.title}: {finding.observed}; wanted: {finding.required}")
         print(f"  remedy: {finding.remedy}")

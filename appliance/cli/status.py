@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gateway.status_view import FindingRow, LanesView, LaneView, StatusView
+from appliance.cli.bars import bars, legend
+from gateway.status_view import FindingRow, LanesView, LaneView, PlanView, StatusView
 
 BAR_CHARS = 20
 LOG_LINES = 8
@@ -47,6 +49,8 @@ def render(view: StatusView, console: Console) -> None:
     _verdict(view, console)
     _findings(view.findings, console)
     _engine(view, console)
+    if view.plan is not None:
+        _plan(view.plan, console)
     if view.lanes.known:
         _streams(view.lanes, view, console)
         _queue(view, console)
@@ -88,6 +92,8 @@ def _findings(rows: Iterable[FindingRow], console: Console) -> None:
             _say(console, line, indent=5)
         _say(console, ("wanted: ", "dim"), row.required, indent=5)
         _say(console, (row.remedy, "bold cyan"), indent=5)
+        if row.forced:
+            _say(console, (f"forced: {row.forced}", "yellow"), indent=5)
         for child in row.folded:
             _say(console, "└ ", (f"{child.severity} ", _TONES[child.severity]), child.title, indent=5)
 
@@ -110,6 +116,13 @@ def _engine(view: StatusView, console: Console) -> None:
     if engine.phase != "ready":
         for line in engine.log_tail[-LOG_LINES:]:
             _say(console, (f"│ {line}", "dim"), indent=2)
+
+
+def _plan(plan: PlanView, console: Console) -> None:
+    _heading(console, "plan", f"{plan.name}, {plan.cold} of {plan.experts} experts in host RAM")
+    _say(console, (plan.verdict, _TONES[plan.tone]), indent=2)
+    for drawn in (bars(plan.bars, console.width - 2, ascii_only=console.options.ascii_only), legend(plan.bars)):
+        console.print(Padding(drawn, (0, 0, 0, 2)))
 
 
 def _table(*headings: str) -> Table:

@@ -1,6 +1,6 @@
 """Carries the lifecycle's decisions out and tells the board; run.py follows each start.
 
-Touches the box (through its probe), the engine's log file, and what run.py touches.
+Touches the box (through `examine`), the engine's log file, and what run.py touches.
 
 Rule: one queue of events, one loop that handles them, so that two decisions never interleave.
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import assert_never
 
 from appliance.board import Board
-from appliance.box.facts import Facts
 from appliance.engine import lifecycle
 from appliance.engine.adapter import Adapter
 from appliance.engine.lifecycle import State
@@ -42,8 +41,9 @@ from appliance.engine.lifecycle_events import (
 from appliance.engine.logring import LogRing
 from appliance.engine.run import EngineRun
 from appliance.errors import MoeError
+from appliance.unwaited import unwaited
 from gateway.logs import Log
-from gateway.state import Cause, EngineState, Finding, Phase, Severity
+from gateway.state import Cause, EngineState, Finding, Phase, PlanState, Severity
 
 LOG_LINES_SHOWN = 60
 RECHECK_S = 120.0
@@ -52,16 +52,24 @@ EXTERNAL_AGAIN_S = 15.0
 """An engine that somebody else runs is asked again after this long, however often it failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a look at the box gave: everything that speaks for or against a start, and the plan as it was checked."""
+
+    findings: tuple[Finding, ...]
+    plan: PlanState | None = None
+
+
 @dataclass(slots=True)
 class EngineSupervisor:
-    """One per daemon. `run()` for ever; `ask()` from anywhere on the loop; `stop()` once."""
+    """One per daemon. `examine` may block for a minute: it is called in a thread. `run()` for ever; `ask()`
+    from anywhere on the loop; `stop()` once."""
 
     adapter: Adapter
     board: Board
     state_dir: Path
     runtime_dir: Path
-    facts: Callable[[], Facts]
-    box_findings: Callable[[Facts], tuple[Finding, ...]]
+    examine: Callable[[], Examined]
     log: Log
     _state: State = field(default_factory=State)
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
@@ -159,9 +167,9 @@ class EngineSupervisor:
     async def _prepare(self) -> None:
         try:
             self.ask(PrepareStarted())
-            facts = await asyncio.to_thread(self.facts)
-            findings = self.box_findings(facts) + self.adapter.findings(facts)
-            self.board.update(findings=findings)
+            examined = await unwaited(self.examine)
+            findings = examined.findings
+            self.board.update(findings=findings, plan=examined.plan)
             for finding in findings:
                 self.log.warning("daemon.finding", id=finding.id, severity=str(finding.severity), title=finding.title)
             causes = [

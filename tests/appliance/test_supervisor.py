@@ -21,7 +21,7 @@ from appliance.engine.probe_forms import CHAT, FLAGGED, MESSAGES
 from appliance.engine.probes import LIMIT_S
 from appliance.engine.run import PROBES_END_S, EngineRun
 from appliance.engine.settings import EmbeddedSettings, ExternalSettings
-from appliance.engine.supervisor import EngineSupervisor
+from appliance.engine.supervisor import EngineSupervisor, Examined
 from gateway import logs
 from gateway.state import BoxState, EngineAbilities, EngineState, Phase
 from tests.fake_engine.knobs import Knobs
@@ -58,13 +58,13 @@ async def test_a_failed_check_refuses_the_engine_and_names_the_remedy(
 ) -> None:
     board = Board(BoxState())
     seen = dataclasses.replace(GOOD, **facts)  # type: ignore[arg-type]
+    adapter = EmbeddedEngine(EmbeddedSettings(), state_dir=tmp_path)
     supervisor = EngineSupervisor(
-        adapter=EmbeddedEngine(EmbeddedSettings(), state_dir=tmp_path),
+        adapter=adapter,
         board=board,
         state_dir=tmp_path,
         runtime_dir=tmp_path,
-        facts=lambda: seen,
-        box_findings=lambda facts: (),
+        examine=lambda: Examined(adapter.findings(seen)),
         log=logs.configure("daemon", io.StringIO()),
     )
     running = asyncio.create_task(supervisor.run())
@@ -100,8 +100,7 @@ async def test_what_an_engine_showed_is_on_the_board_while_it_is_ready(tmp_path:
             board=board,
             state_dir=tmp_path,
             runtime_dir=tmp_path,
-            facts=lambda: GOOD,
-            box_findings=lambda facts: (),
+            examine=lambda: Examined(()),
             log=logs.configure("daemon", log),
         )
         running = asyncio.create_task(supervisor.run())

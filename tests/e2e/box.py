@@ -109,7 +109,8 @@ class _UnixConnection(HTTPConnection):
 class Box:
     """One box. `tables`: further TOML of appliance.toml; `knobs`: the fake engine's, read at each of its starts.
 
-    `patches` ("module.NAME" -> number) changes constants of the daemon alone, where a test cannot wait so long.
+    `patches` ("module.NAME" -> value) changes constants of the daemon alone: times that a test cannot wait for, and
+    where /proc and /sys are. `environ`: more for the environment of the box's processes.
     """
 
     def __init__(
@@ -118,10 +119,12 @@ class Box:
         *,
         tables: Mapping[str, Mapping[str, object]] | None = None,
         knobs: Mapping[str, object] | None = None,
-        patches: Mapping[str, float] | None = None,
+        patches: Mapping[str, float | str] | None = None,
         port: int | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.home = home
+        self._environ = dict(environ or {})
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.mark = secrets.token_hex(8)
@@ -171,7 +174,7 @@ class Box:
     def environ(self) -> dict[str, str]:
         """What every process of this box is started with."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MOE_APPLIANCE_")}
-        return kept | {MARK: self.mark}
+        return kept | self._environ | {MARK: self.mark}
 
     def argv(self, *words: str) -> list[str]:
         """The command line of `moe-appliance` for this box."""

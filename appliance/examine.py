@@ -1,0 +1,93 @@
+"""Looks at everything that speaks for or against a start: the box, the plan and its checkpoint, the engine's own needs.
+
+One look for the daemon, `moe-appliance check` and `moe-appliance preflight`. Touches what preflight.py and
+inspect_child.py touch; blocks for up to a minute where a file system hangs: call it in a thread.
+
+Rules:
+- Cards, nodes and kernel are looked at only when a plan or `[preflight] gpus` says that the engine needs cards, or when
+  somebody asks for it: the embedded engine runs on a laptop.
+- Nothing is raised for what is wrong with the box, the plan or the checkpoint: all of it is findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from appliance.box import preflight
+from appliance.box.checks import IDS, admission_streams, kept, listen_plain
+from appliance.box.facts import Facts
+from appliance.box.gpu import GpuReport, Outcome
+from appliance.box.needs import Wants
+from appliance.box.preflight import Deep
+from appliance.box.report import Preflight
+from appliance.config import Config, Paths, listen_address
+from appliance.engine.adapter import Adapter
+from appliance.engine.settings import CommandSettings, ExternalSettings
+from appliance.engine.supervisor import Examined
+from appliance.plan.finding_ids import PLAN_IDS
+from appliance.plan.inspect_child import inspected
+from appliance.plan.inspection import Inspection
+from appliance.plan.memory import of_box
+from gateway.state import Finding
+
+ROOT = "/"
+"""Where /proc, /sys and /dev are; tests give a folder."""
+FINDING_IDS = IDS | PLAN_IDS
+"""All that can be forced."""
+
+
+@dataclass(slots=True)
+class Examiner:
+    """One box. `environ`: for the children that ask the driver. `inspection`: what the last look found of the plan."""
+
+    config: Config
+    paths: Paths
+    adapter: Adapter
+    environ: Mapping[str, str]
+    root: Path = field(default_factory=lambda: Path(ROOT))
+    own_pids: frozenset[int] = frozenset()
+    inspection: Inspection = field(default_factory=Inspection)
+
+    @property
+    def wants_cards(self) -> bool:
+        """Whether the engine needs cards, by the configuration."""
+        return self.config.plan.file is not None or self.config.preflight.gpus > 0
+
+    def examine(self) -> Examined:
+        """What must be known before a start."""
+        look = replace(self)  # a cancelled look may still be going on in its thread
+        if self.wants_cards:
+            seen = look.preflight()
+        else:
+            seen = preflight.run_small(
+                self.paths.state_dir, look.wants, listen_host=listen_address(self.config)[0], root=self.root
+            )
+        return Examined(seen.findings, look.inspection.state)
+
+    def preflight(self, *, deep: Deep | None = None, deadline_s: float | None = None) -> Preflight:
+        """The whole look, cards and all; kept in the state folder."""
+        return preflight.run(
+            self.paths.state_dir,
+            self.wants,
+            listen_host=listen_address(self.config)[0],
+            root=self.root,
+            environ=self.environ,
+            secret_files=(self.paths.seats_file, self.paths.admins_file),
+            deadline_s=deadline_s,
+            deep=deep,
+        )
+
+    def wants(self, facts: Facts) -> Wants:
+        """What plan and engine want of the box, and what is wrong with them themselves."""
+        report = facts.gpus if facts.gpus is not None else GpuReport(Outcome.NO_DRIVER)
+        self.inspection = found = inspected(self.config.plan, of_box(report, facts.host), self.environ)
+        gpus = self.config.preflight.gpus or found.needs.gpus
+        needs = replace(found.needs, gpus=gpus, own_pids=self.own_pids)
+        return Wants(needs, found.findings + self._whatever_the_cards(facts))
+
+    def _whatever_the_cards(self, facts: Facts) -> tuple[Finding, ...]:
+        declared = isinstance(self.config.engine, CommandSettings | ExternalSettings)
+        streams = admission_streams(self.config.admission.streams, self.adapter.profile.streams, declared=declared)
+        return kept(listen_plain(facts), streams) + self.adapter.findings(facts)

@@ -1,0 +1,234 @@
+"""One look at box, plan and checkpoint: what keeps an engine from starting is a finding, and one cause is one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from appliance.box import forced
+from appliance.box.settings import PreflightSettings
+from appliance.config import Config, Paths, load
+from appliance.daemon import adapter_of
+from appliance.errors import ConfigError
+from appliance.examine import FINDING_IDS, Examiner
+from appliance.plan import inspect_child, planfile
+from appliance.plan.finding_ids import PLAN_IDS
+from appliance.plan.schema import Plan, Targets
+from gateway.state import Finding, Severity
+from gateway.status_findings import arranged
+from tests.box.boxes import furnish
+from tests.checkpoint.packs.fixtures import PackFolder
+from tests.fake_nvml import FakeNvml, Setup, scenarios
+
+ROOT = Path(__file__).parents[2]
+STUDY = ROOT / "plans/deepseek-v4.1-flash-2x-rtx-pro-6000.json"
+
+
+def configured(tmp_path: Path, toml: str) -> tuple[Config, Paths]:
+    file = tmp_path / "appliance.toml"
+    engine = f'[engine]\nkind = "command"\ncommand = ["{sys.executable}", "--port", "{{port}}"]\n'
+    file.write_text(engine + toml)
+    return load(file, {})
+
+
+def examiner(tmp_path: Path, toml: str, setup: Setup | None = None) -> Examiner:
+    fake = FakeNvml(tmp_path, setup)
+    furnish(fake.root)
+    config, paths = configured(tmp_path, toml)
+    paths.state_dir.mkdir(exist_ok=True)
+    return Examiner(config, paths, adapter_of(config, paths.state_dir), fake.environ(), fake.root)
+
+
+def with_plan(plan: Path, checkpoint: Path | None = None, more: str = "") -> str:
+    folder = f'checkpoint = "{checkpoint}"\n' if checkpoint is not None else ""
+    return f'[plan]\nfile = "{plan}"\n{folder}{more}'
+
+
+def failed(findings: tuple[Finding, ...]) -> list[str]:
+    return [finding.id for finding in findings if finding.severity is Severity.FAIL]
+
+
+def too_large(tmp_path: Path, name: str = "large.json") -> Path:
+    """The study's plan, with more KV cache than any card has."""
+    plan = planfile.load(STUDY)
+    wants = plan.model_copy(update={"targets": Targets(kv_bytes=64 << 30)})
+    planfile.save(wants, tmp_path / name)
+    return tmp_path / name
+
+
+def test_a_plan_that_fits_refuses_nothing_and_says_so(tmp_path: Path, pack_folder: PackFolder) -> None:
+    seen = examiner(tmp_path, with_plan(STUDY, pack_folder("study"))).examine()
+    assert failed(seen.findings) == []
+    assert seen.plan is not None
+    assert seen.plan.fits
+    assert re.fullmatch(r"fits: \d+\.\d GiB a card left for KV", seen.plan.verdict)
+    assert [bar.id for bar in seen.plan.bars] == ["gpu0", "gpu1", "node0"]
+    assert seen.plan.bars[0].capacity_bytes == 97_887 * 1024**2
+    assert (seen.plan.cold_experts, seen.plan.experts, seen.plan.made) == (4608, 15360, False)
+
+
+def test_a_plan_that_does_not_fit_is_one_line(tmp_path: Path, pack_folder: PackFolder) -> None:
+    seen = examiner(tmp_path, with_plan(too_large(tmp_path), pack_folder("study"))).examine()
+    assert failed(seen.findings) == ["plan.fits", "vram.total"]
+    (row,) = [row for row in arranged(seen.findings) if row.severity is Severity.FAIL]
+    assert (row.id, [child.id for child in row.folded]) == ("plan.fits", ["vram.total"])
+    assert "moe-appliance plan make --checkpoint" in row.remedy
+    assert seen.plan is not None
+    assert not seen.plan.fits
+
+
+def test_a_plan_that_is_not_there_is_made_and_kept(tmp_path: Path, pack_folder: PackFolder) -> None:
+    file = tmp_path / "made.json"
+    looked = examiner(tmp_path, with_plan(file, pack_folder("study"), "make = true\n"))
+    first = looked.examine()
+    assert failed(first.findings) == []
+    assert first.plan is not None
+    assert (first.plan.made, first.plan.cold_experts) == (True, 3432)
+    again = looked.examine()
+    assert again.plan == first.plan.model_copy(update={"made": False})
+    made = planfile.load(file)
+    assert made.plan_id == made.identity == first.plan.plan_id
+    assert made.topology.gpu_names == ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition",) * 2
+
+
+def test_a_plan_is_not_made_unless_that_is_said(tmp_path: Path, pack_folder: PackFolder) -> None:
+    seen = examiner(tmp_path, with_plan(tmp_path / "made.json", pack_folder("study"))).examine()
+    assert failed(seen.findings) == ["plan.file"]
+    assert not (tmp_path / "made.json").exists()
+
+
+def test_no_plan_is_made_for_a_box_without_cards(tmp_path: Path, pack_folder: PackFolder) -> None:
+    toml = with_plan(tmp_path / "made.json", pack_folder("study"), "make = true\n")
+    seen = examiner(tmp_path, toml, scenarios.NO_DRIVER).examine()
+    assert "plan.file" in failed(seen.findings)
+    assert not (tmp_path / "made.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "plan.json:1:2: not JSON"),
+        ('{"schema": "moe-appliance.plan/9"}', "plan/9"),
+        ("[]", "plan.json:1"),
+        ("{}", "schema is missing"),
+    ],
+)
+def test_a_broken_plan_is_a_finding_that_names_the_file(
+    tmp_path: Path, pack_folder: PackFolder, text: str, said: str
+) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    seen = examiner(tmp_path, with_plan(tmp_path / "plan.json", pack_folder("study"))).examine()
+    (finding,) = [finding for finding in seen.findings if finding.id == "plan.file"]
+    assert str(tmp_path / "plan.json") in finding.observed
+    assert said in finding.observed
+    assert finding.remedy
+
+
+def test_a_checkpoint_that_is_not_mounted_is_a_finding(tmp_path: Path) -> None:
+    seen = examiner(tmp_path, with_plan(STUDY, tmp_path / "absent")).examine()
+    (finding,) = [finding for finding in seen.findings if finding.id == "plan.checkpoint"]
+    assert finding.severity is Severity.FAIL
+    assert str(tmp_path / "absent") in finding.observed
+
+
+def test_a_plan_without_a_checkpoint_is_a_warning_and_its_cards_are_checked(tmp_path: Path) -> None:
+    seen = examiner(tmp_path, with_plan(STUDY), scenarios.ONE_CARD).examine()
+    assert "gpu.count" in failed(seen.findings)
+    assert "plan.unchecked" in [f.id for f in seen.findings if f.severity is Severity.WARN]
+    assert seen.plan is None
+
+
+def test_a_plan_for_another_checkpoint_is_told(tmp_path: Path, pack_folder: PackFolder) -> None:
+    seen = examiner(tmp_path, with_plan(STUDY, pack_folder("qwen3-moe"))).examine()
+    assert "plan.geometry" in failed(seen.findings)
+
+
+def test_the_driver_is_not_asked_when_nothing_needs_a_card(tmp_path: Path) -> None:
+    looked = examiner(tmp_path, "", scenarios.HANGS_AT_INIT)
+    started = time.monotonic()
+    seen = looked.examine()
+    assert time.monotonic() - started < 2
+    assert failed(seen.findings) == []
+    assert not (looked.paths.state_dir / "preflight.json").exists()
+
+
+def test_a_number_of_cards_is_enough_to_check_them(tmp_path: Path) -> None:
+    seen = examiner(tmp_path, "[preflight]\ngpus = 2\n", scenarios.ONE_CARD).examine()
+    assert failed(seen.findings) == ["gpu.count"]
+    assert seen.plan is None
+
+
+def test_a_force_about_bytes_holds_for_one_plan_only(tmp_path: Path, pack_folder: PackFolder) -> None:
+    # given somebody who goes on in spite of one plan
+    file = too_large(tmp_path)
+    looked = examiner(tmp_path, with_plan(file, pack_folder("study")))
+    for id_ in ("plan.fits", "vram.total"):
+        forced.force(
+            looked.paths.state_dir,
+            id_,
+            "we know",
+            at_s=1.0,
+            by="olga",
+            plan_id=planfile.load(file).identity,
+            known=FINDING_IDS,
+        )
+    seen = looked.examine()
+    assert failed(seen.findings) == []
+    assert {finding.forced for finding in seen.findings if finding.id in ("plan.fits", "vram.total")} == {"we know"}
+    # when the plan is another
+    plan = planfile.load(file)
+    larger = plan.model_copy(update={"targets": Targets(kv_bytes=65 << 30)})
+    planfile.save(larger, file, overwrite=True)
+    # then it fails again
+    assert failed(looked.examine().findings) == ["plan.fits", "vram.total"]
+
+
+def test_what_can_be_forced_is_what_can_be_found() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "appliance/plan").glob("*.py"))
+    used = set(re.findall(r'"(plan\.[a-z]+)"', source)) - {"plan.json"}
+    assert used == PLAN_IDS
+    assert PLAN_IDS < FINDING_IDS
+
+
+def test_a_checkpoint_that_does_not_answer_costs_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_child, "DEADLINE_S", 0.05)
+    seen = examiner(tmp_path, with_plan(STUDY, tmp_path)).examine()
+    (finding,) = [finding for finding in seen.findings if finding.id == "plan.checkpoint"]
+    assert "no answer in" in finding.observed
+
+
+def test_a_check_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_child.sys, "executable", "/bin/false")
+    settings = configured(tmp_path, with_plan(STUDY, tmp_path))[0].plan
+    found = inspect_child.inspected(settings, inspect_child.BoxMemory(()), {})
+    assert [finding.id for finding in found.findings] == ["plan.checkpoint"]
+    assert "ended with 1" in found.findings[0].observed
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ('[plan]\ncheckpoint = "/c"\n', "set file as well"),
+        ('[plan]\nfile = "p.json"\nmake = true\n', "make needs checkpoint"),
+        ('[plan]\nfile = ""\n', "is empty"),
+        ("[preflight]\ngpus = -1\n", "gpus"),
+    ],
+)
+def test_tables_that_make_no_sense_are_refused_with_their_line(tmp_path: Path, toml: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        configured(tmp_path, toml)
+
+
+def test_the_defaults_want_no_card() -> None:
+    assert PreflightSettings().gpus == 0
+    assert Config().plan.file is None
+
+
+def test_the_study_plan_is_valid_json_with_its_own_id() -> None:
+    plan = Plan.model_validate(json.loads(STUDY.read_text()))
+    assert plan.plan_id == plan.identity
