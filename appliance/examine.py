@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from appliance.box import preflight
-from appliance.box.checks import IDS, admission_streams, kept, listen_plain
+from appliance.box.checks import IDS, admission_streams, kept, listen_plain, seen_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import GpuReport, Outcome
 from appliance.box.needs import Wants
@@ -24,13 +24,14 @@ from appliance.box.preflight import Deep
 from appliance.box.report import Preflight
 from appliance.config import Config, Paths, listen_address
 from appliance.engine.adapter import Adapter
+from appliance.engine.planned import beyond_validated, planned
 from appliance.engine.settings import CommandSettings, ExternalSettings
 from appliance.engine.supervisor import Examined
 from appliance.plan.finding_ids import PLAN_IDS
 from appliance.plan.inspect_child import inspected
 from appliance.plan.inspection import Inspection
 from appliance.plan.memory import of_box
-from gateway.state import Finding
+from gateway.state import EngineProfile, Finding
 
 ROOT = "/"
 """Where /proc, /sys and /dev are; tests give a folder."""
@@ -55,6 +56,11 @@ class Examiner:
         """Whether the engine needs cards, by the configuration."""
         return self.config.plan.file is not None or self.config.preflight.gpus > 0
 
+    @property
+    def profile(self) -> EngineProfile:
+        """What the engine is taken to do, by the configuration and the plan of the last look."""
+        return planned(self.config.engine, self.adapter.profile, self.inspection.profile)
+
     def examine(self) -> Examined:
         """What must be known before a start."""
         look = replace(self)  # a cancelled look may still be going on in its thread
@@ -64,7 +70,7 @@ class Examiner:
             seen = preflight.run_small(
                 self.paths.state_dir, look.wants, listen_host=listen_address(self.config)[0], root=self.root
             )
-        return Examined(seen.findings, look.inspection.state)
+        return Examined(seen.findings, look.inspection.state, look.profile)
 
     def preflight(self, *, deep: Deep | None = None, deadline_s: float | None = None) -> Preflight:
         """The whole look, cards and all; kept in the state folder."""
@@ -82,12 +88,32 @@ class Examiner:
     def wants(self, facts: Facts) -> Wants:
         """What plan and engine want of the box, and what is wrong with them themselves."""
         report = facts.gpus if facts.gpus is not None else GpuReport(Outcome.NO_DRIVER)
-        self.inspection = found = inspected(self.config.plan, of_box(report, facts.host), self.environ)
+        visible = self._visible()
+        cards = seen_of(report.gpus, visible)[: self.config.preflight.gpus or None]
+        memory = of_box(replace(report, gpus=cards), facts.host)
+        self.inspection = found = inspected(self.config.plan, memory, self.environ)
         gpus = self.config.preflight.gpus or found.needs.gpus
-        needs = replace(found.needs, gpus=gpus, own_pids=self.own_pids)
+        needs = replace(found.needs, gpus=gpus, own_pids=self._own_pids(report), visible=visible)
         return Wants(needs, found.findings + self._whatever_the_cards(facts))
+
+    def _visible(self) -> tuple[str, ...] | None:
+        """The cards that the engine may see, by its environment; an engine that somebody else starts has its own."""
+        engine = self.config.engine
+        if isinstance(engine, ExternalSettings):
+            return None
+        env = engine.env if isinstance(engine, CommandSettings) else {}
+        named = env.get("CUDA_VISIBLE_DEVICES", self.environ.get("CUDA_VISIBLE_DEVICES"))
+        return None if named is None else tuple(name.strip() for name in named.split(","))
+
+    def _own_pids(self, report: GpuReport) -> frozenset[int]:
+        """An engine that somebody else runs is loaded already, and which processes are its own only they know."""
+        if not isinstance(self.config.engine, ExternalSettings):
+            return self.own_pids
+        return frozenset(process.pid for gpu in report.gpus for process in gpu.processes)
 
     def _whatever_the_cards(self, facts: Facts) -> tuple[Finding, ...]:
         declared = isinstance(self.config.engine, CommandSettings | ExternalSettings)
-        streams = admission_streams(self.config.admission.streams, self.adapter.profile.streams, declared=declared)
-        return kept(listen_plain(facts), streams) + self.adapter.findings(facts)
+        profile = self.profile
+        streams = admission_streams(self.config.admission.streams, profile.streams, declared=declared)
+        cap = beyond_validated(profile.streams, self.inspection.profile)
+        return kept(listen_plain(facts), streams, cap) + self.adapter.findings(facts)

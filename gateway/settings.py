@@ -30,7 +30,7 @@ class AdmissionSettings(_Numbers):
     """`[admission]`: who streams, who waits, who is refused."""
 
     streams: Annotated[int, Field(ge=0, le=256)] = 0
-    """Streams served at once. 0 = the number the engine's profile (later: the plan) validated. Default 0."""
+    """Streams served at once. 0 = as many as `[engine] streams` says, else the plan's validated cap. Default 0."""
     queue_max: Annotated[int, Field(ge=0, le=1000)] = 32
     """Requests that may wait, all seats together. 0 = nobody waits, a full box refuses. Default 32."""
     queue_per_seat: Annotated[int, Field(ge=1, le=1000)] = 8

@@ -54,6 +54,7 @@ def measure(
     nccl = measure_nccl(cards, engine_python, environ, deadline_s)
     return DeepReport(
         at_s=at_s,
+        cards=tuple((card.index, card.uuid) for card in cards),
         bandwidth=_bandwidth(copies, links),
         bandwidth_error=copies.error,
         pinned_bytes=None if copies.pin_s is None else BUFFER_BYTES,

@@ -144,6 +144,7 @@ class DeepReport:
     it was not run. Texts are one line without control characters.
 
     `bandwidth` and `bandwidth_error` together: some cards were measured and others failed, each named in the error.
+    `cards`: index and UUID of each card that was to be measured.
     `pinned_bytes`: what was pinned in one allocation a card; `pin_s`: how long that took, the slowest one's. `nccl_s`:
     the time of an all-reduce between one process a card, start included; `nccl_gb_s`: its bus bandwidth, GB/s.
     `nccl_p2p`: whether peer access was allowed (False: NCCL_P2P_DISABLE=1); `nccl_p2p_error`: what went wrong with peer
@@ -151,6 +152,7 @@ class DeepReport:
     """
 
     at_s: float
+    cards: tuple[tuple[int, str], ...] = ()
     bandwidth: Bandwidth | None = None
     bandwidth_error: str = ""
     bandwidth_skipped: str = ""

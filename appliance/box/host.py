@@ -54,7 +54,8 @@ class Host:
     """See the top of the module. `boot_id`: of this boot. `cmdline`: the kernel's words. `iommu_groups`: how many; 0 =
     no translation. `iommu_type`: `identity` or `DMA...` of the first card's group. `device_nodes`: path -> "" when it
     can be opened for reading and writing, else why not. `hmm_disabled`: of nvidia_uvm. `memlock_bytes`: soft limit, -1
-    = none. `cgroup_bytes`: the least of the limits above this process, None = none. `shm_free_bytes`: of /dev/shm.
+    = none. `cgroup_bytes`: the least of the limits above this process, None = none; `cgroup_free_bytes`: the least that
+    one of them still allows, with the cache that it can drop. `shm_free_bytes`: of /dev/shm.
     `nvidia_pci`: addresses of NVIDIA's display devices. `preloads`: libraries in ld.so.preload or LD_PRELOAD.
     `secret_modes`: path -> permission bits of the files with keys and seats that exist.
     """
@@ -65,6 +66,7 @@ class Host:
     mem_total_bytes: int | None = None
     mem_available_bytes: int | None = None
     cgroup_bytes: int | None = None
+    cgroup_free_bytes: int | None = None
     swap_used_bytes: int | None = None
     overcommit: int | None = None
     thp: str | None = None

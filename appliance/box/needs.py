@@ -12,10 +12,12 @@ class Needs:
     """Nothing is needed unless it is said; the empty value is what the embedded engine needs.
 
     `gpus`: cards; 0 = the engine runs without one. `gpu_names`: parts of the names of cards that will do, none = any.
-    `capability`: least compute capability. `bars`: the budget, `gpu0`.. in the driver's order and `node0`.. or `host`.
+    `capability`: least compute capability. `bars`: the budget, `gpu0`.. in the order of the engine's cards,
+    and `node0`.. or `host`.
     `largest_region_bytes`: the largest piece of host memory that is pinned in one call. `own_pids`: processes of our
-    engine when it is loaded already: what they hold counts as free, and host memory is not judged again. `plan`: its
-    name; `plan_id`: which plan it is.
+    engine when it is loaded already: what they hold counts as free, and host memory is not judged again. `visible`: the
+    cards that the engine may see, as CUDA_VISIBLE_DEVICES names them (an index or the beginning of a UUID), None = all.
+    `plan`: its name; `plan_id`: which plan it is.
     """
 
     gpus: int = 0
@@ -24,6 +26,7 @@ class Needs:
     bars: tuple[BudgetBar, ...] = ()
     largest_region_bytes: int | None = None
     own_pids: frozenset[int] = frozenset()
+    visible: tuple[str, ...] | None = None
     plan: str = ""
     plan_id: str = ""
 

@@ -118,7 +118,7 @@ class Links:
             os.set_blocking(pipe.fileno(), False)
             lines = (pipe.read() or b"").splitlines(keepends=True)
         whole = [line for line in lines if line.endswith(b"\n")]
-        if whole:
+        with suppress(ValueError, TypeError, AttributeError, IndexError):  # none, or something else wrote there
             self.seen = {int(index): (gen, width) for index, (gen, width) in json.loads(whole[-1]).items()}
 
 

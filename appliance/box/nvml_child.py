@@ -58,6 +58,7 @@ class _Driver:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
+        self._count = 0
         self.memory_v2 = nvml.nvmlMemory_v2
 
     def ask(self, call: str, *args: Any, card: int | None = None) -> Any:
@@ -73,17 +74,19 @@ class _Driver:
         return None
 
     def start(self) -> tuple[int, str]:
-        """NVML's code and words for nvmlInit; 0 = it can be asked."""
+        """NVML's code and words for nvmlInit, and for the count of cards; 0 = it can be asked."""
         os.write(2, f"{ASKING}nvmlInit\n".encode())
         try:
             self._nvml.nvmlInit()
+            os.write(2, f"{ASKING}nvmlDeviceGetCount\n".encode())
+            self._count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             return error.value, str(error)
         return 0, ""
 
     def cards(self) -> Iterator[tuple[int, Any, str]]:
         """Index, handle and, for a card without one, why there is none."""
-        for index in range(self.ask("nvmlDeviceGetCount") or 0):
+        for index in range(self._count):
             os.write(2, f"{ASKING}nvmlDeviceGetHandleByIndex of card {index}\n".encode())
             try:
                 yield index, self._nvml.nvmlDeviceGetHandleByIndex(index), ""

@@ -111,23 +111,24 @@ def run(
     earlier, notes = _earlier(state_dir)
     at_s = clock()
     first = _counters(facts, at_s)
-    kept: DeepReport | None = None
     if earlier is not None and boot_id and earlier.boot_id == boot_id:
-        kept, first = earlier.facts.deep, earlier.facts.first or first
-    elif earlier is not None and earlier.facts.deep is not None:
-        notes.append("what --deep measured before the reboot is not used: moe-appliance preflight --deep")
+        first = earlier.facts.first or first
+    kept, note = _still_true(earlier, facts, boot_id)
+    if note:
+        notes.append(note)
+    wants = _wants(needs, facts)
     if deep is not None:
-        measured = deep(facts.gpus.gpus if facts.gpus is not None else ())
+        measured = deep(checks.used_of(facts, wants.needs))
         notes += _skipped(measured)
         kept = kept if measured.bandwidth_skipped and kept is not None else measured
     if facts.host is None:
         notes.append(f"/proc and /sys gave no answer within {HOST_S:g} s: memory and kernel were not looked at")
     facts = replace(facts, deep=kept, first=first)
-    seen = _judged(state_dir, needs, Preflight(at_s, boot_id, (), facts, tuple(notes)))
+    seen = _judged(state_dir, wants, Preflight(at_s, boot_id, (), facts, tuple(notes)))
     try:
         keep(state_dir / NAME, to_json(seen), MODE)
     except OSError as error:
-        if deep is not None or state_dir.exists():
+        if deep is not None or os.path.lexists(state_dir):
             return replace(seen, notes=(*seen.notes, f"{state_dir / NAME} was not written: {error.strerror}"))
     return seen
 
@@ -135,7 +136,7 @@ def run(
 def run_small(state_dir: Path, needs: Wanted, *, listen_host: str, root: Path) -> Preflight:
     """Look at what an engine without cards needs, and judge it. What is kept of a whole look stays."""
     facts = probe(state_dir, listen_host, root=root)
-    return _judged(state_dir, needs, Preflight(time.time(), "", (), facts))
+    return _judged(state_dir, _wants(needs, facts), Preflight(time.time(), "", (), facts))
 
 
 def cached(state_dir: Path, needs: Wanted, *, root: Path = Path("/")) -> Preflight | None:
@@ -144,7 +145,7 @@ def cached(state_dir: Path, needs: Wanted, *, root: Path = Path("/")) -> Preflig
     seen = from_json(raw) if raw is not None else None
     if seen is None or seen.boot_id != (text(root / "proc/sys/kernel/random/boot_id") or ""):
         return None
-    return _judged(state_dir, needs, seen)
+    return _judged(state_dir, _wants(needs, seen.facts), seen)
 
 
 def gone(state_dir: Path, seen: Preflight) -> tuple[str, ...]:
@@ -153,8 +154,11 @@ def gone(state_dir: Path, seen: Preflight) -> tuple[str, ...]:
     return tuple(one.id for one in _forced(state_dir)[0] if one.id not in here)
 
 
-def _judged(state_dir: Path, needs: Wanted, seen: Preflight) -> Preflight:
-    wants = Wants(needs) if isinstance(needs, Needs) else needs(seen.facts)
+def _wants(needs: Wanted, facts: Facts) -> Wants:
+    return Wants(needs) if isinstance(needs, Needs) else needs(facts)
+
+
+def _judged(state_dir: Path, wants: Wants, seen: Preflight) -> Preflight:
     found = (*wants.findings, *checks.judge(seen.facts, wants.needs))
     known, trouble = _forced(state_dir)
     return replace(seen, findings=(*forced.apply(found, known, wants.needs.plan_id), *trouble))
@@ -174,6 +178,20 @@ def _earlier(state_dir: Path) -> tuple[Preflight | None, list[str]]:
     except OSError as error:
         return None, [f"{state_dir / NAME} cannot be read ({error.strerror}): what --deep measured is not known"]
     return (from_json(raw) if raw is not None else None), []
+
+
+def _still_true(earlier: Preflight | None, facts: Facts, boot_id: str) -> tuple[DeepReport | None, str]:
+    """What `--deep` measured earlier, or why it counts no longer. It stays while the driver does not answer."""
+    deep = earlier.facts.deep if earlier is not None else None
+    if earlier is None or deep is None:
+        return None, ""
+    if not boot_id or earlier.boot_id != boot_id:
+        return None, "what --deep measured before the reboot is not used: moe-appliance preflight --deep"
+    report = facts.gpus
+    now = {(gpu.index, gpu.uuid) for gpu in report.gpus} if report is not None else set()
+    if report is not None and report.outcome is Outcome.OK and not now.issuperset(deep.cards):
+        return None, "what --deep measured is of other cards than these: moe-appliance preflight --deep"
+    return deep, ""
 
 
 def _counters(facts: Facts, at_s: float) -> Counters:

@@ -112,7 +112,7 @@ def _cores() -> int:
 
 def _mem_available(root: Path) -> int | None:
     """The smallest of MemAvailable and what each cgroup above this process still allows, bytes."""
-    free = [value for value in (_meminfo(root), *_cgroup_free(root)) if value is not None]
+    free = [value for value in (_meminfo(root), *cgroup_free(root)) if value is not None]
     return min(free, default=None)
 
 
@@ -131,7 +131,7 @@ def cgroup_limits(root: Path) -> tuple[int, ...]:
     return tuple(int(limit) for limit in limits if limit.isdigit() and int(limit) < _NO_LIMIT)
 
 
-def _cgroup_free(root: Path) -> list[int]:
+def cgroup_free(root: Path) -> list[int]:
     """Limit minus use of every cgroup from ours up to the top."""
     found = (_group_free(folder, names) for folder, names in _cgroups(root))
     return [value for value in found if value is not None]

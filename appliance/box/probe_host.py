@@ -18,7 +18,7 @@ from pathlib import Path
 from appliance.box import probe_log, probe_pci
 from appliance.box.child import OneChild
 from appliance.box.host import Host, Node
-from appliance.box.probe import cgroup_limits
+from appliance.box.probe import cgroup_free, cgroup_limits
 from appliance.box.probe_pci import number, text
 
 _KB = 1024
@@ -52,6 +52,7 @@ def probe_host(root: Path, environ: Mapping[str, str], secret_files: Sequence[Pa
         mem_total_bytes=memory.get("MemTotal"),
         mem_available_bytes=memory.get("MemAvailable"),
         cgroup_bytes=min(limits, default=None),
+        cgroup_free_bytes=min(cgroup_free(root), default=None),
         swap_used_bytes=total - free if total is not None and free is not None else None,
         overcommit=number(root / "proc/sys/vm/overcommit_memory"),
         thp=_chosen(text(root / "sys/kernel/mm/transparent_hugepage/enabled")),

@@ -36,6 +36,10 @@ class NotThereError(CheckpointError):
     """A server has no such file; it may have others."""
 
 
+class PageError(CheckpointError):
+    """A server sends a page for people in place of the file: many do so for files that they do not have."""
+
+
 def refusal(url: str, status: int, token_variable: str, token_sent: bool) -> CheckpointError | None:
     """The error that a status is for good, None for one that brings data. Statuses in AGAIN are the caller's."""
     where = shown_url(url)
@@ -55,7 +59,7 @@ def refusal(url: str, status: int, token_variable: str, token_sent: bool) -> Che
 def extent(url: str, status: int, headers: Mapping[str, str], first: int, last: int | None) -> tuple[int, int, int]:
     """First byte, last byte and the file's length of an answer to the range `first` to `last` (None: the end).
 
-    Raises TransportError when it is another range, or all of a longer file; CheckpointError when it is a page.
+    Raises TransportError when it is another range, or all of a longer file; PageError when it is a page.
     """
     if status == 206:
         return _content_range(url, headers, first, last)
@@ -63,7 +67,7 @@ def extent(url: str, status: int, headers: Mapping[str, str], first: int, last: 
     if first == 0 and length is not None and (last is None or length <= last + 1):
         return 0, length - 1, length
     if "text/html" in headers.get("Content-Type", "").lower():
-        raise CheckpointError(
+        raise PageError(
             f"{shown_url(url)}: the server sends an HTML page in place of the file",
             "give the URL of the raw file: a page about it, or a login page, holds no tensors",
         )
@@ -105,7 +109,7 @@ def _retry_after_s(said: str, now: datetime) -> float | None:
         return float(said[:9])
     try:
         when = parsedate_to_datetime(said)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds())
 

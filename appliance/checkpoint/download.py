@@ -93,6 +93,12 @@ async def _append(body: Body, part: PartFile, advance: Callable[[int], None]) ->
     try:
         async for piece in body.aiter():
             held += piece
+            if part.bytes + len(held) > part.remote.size_bytes:  # nothing says how long it is: it may fill the disk
+                held.clear()
+                dropped = part.bytes
+                await in_thread(part.restart)
+                advance(-dropped)
+                raise _changed(part.remote, f"more than its {part.remote.size_bytes:,} bytes came")
             if len(held) >= _WRITE_BYTES:
                 data, held = bytes(held), bytearray()
                 await in_thread(partial(part.write, data))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
+from shlex import quote
 from urllib.parse import urlsplit
 
 from appliance.errors import CheckpointError
@@ -35,11 +36,20 @@ def escaped(text: object) -> str:
 
 def plain(text: object) -> str:
     """A name for a terminal: `escaped`, and a long one cut in the middle."""
-    clean = escaped(text)
-    if len(clean) <= LONGEST_CHARS:
-        return clean
     half = LONGEST_CHARS // 2
-    return f"{clean[:half]}...{clean[-half:]}"
+    said = str(text)
+    if len(said) <= LONGEST_CHARS:
+        clean = escaped(said)
+        if len(clean) <= LONGEST_CHARS:
+            return clean
+        return f"{clean[:half]}...{clean[-half:]}"
+    return f"{escaped(said[:half])[:half]}...{escaped(said[-half:])[-half:]}"  # a name may have 100 MB
+
+
+def typed(text: object) -> str:
+    """A path or an address as it is typed in a shell; control characters, which nobody types, spelled out."""
+    said = str(text)
+    return quote(said if said.isprintable() else escaped(said))
 
 
 def shown_url(url: str) -> str:

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from shlex import quote
 
 from appliance.checkpoint.download import download
-from appliance.checkpoint.faults import plain
+from appliance.checkpoint.faults import plain, typed
 from appliance.checkpoint.folder import alone, inside, sha256_of
 from appliance.checkpoint.listing import Listing, fetchable, listing_of
 from appliance.checkpoint.partfile import PartFile, RemoteFile, begun_bytes, boot_id, forget, placed
@@ -31,7 +30,7 @@ from appliance.checkpoint.provenance import Kept, Provenance, load
 from appliance.checkpoint.sound import headers_sound
 from appliance.checkpoint.sources import Folder, source_of
 from appliance.checkpoint.space import FreeBytes, became_full, free_bytes, need_space
-from appliance.checkpoint.threads import Report, in_thread, reporting, together
+from appliance.checkpoint.threads import Report, abandonable, in_thread, reporting, together
 from appliance.checkpoint.transport import Transport
 from appliance.errors import CheckpointError
 
@@ -83,10 +82,10 @@ async def fetch(
     source = source_of(text)
     if isinstance(source, Folder):
         raise CheckpointError(
-            f"{plain(text)} is on this machine already", f"moe-appliance checkpoint verify {plain(text)}"
+            f"{plain(text)} is on this machine already", f"moe-appliance checkpoint verify {typed(text)}"
         )
     began_s = time.monotonic()
-    remote = await asyncio.to_thread(fetchable, source, environ)
+    remote = await abandonable(partial(fetchable, source, environ))
     async with Transport(remote.token, remote.token_variable) as transport:
         listing = await listing_of(remote, transport)
         tally = Tally(on_progress, sum(file.size_bytes for file in listing.files), len(listing.files))
@@ -154,7 +153,7 @@ class _Fetch:
         known = load(self.folder)
         if known is not None and known.origin != self.listing.origin:
             raise CheckpointError(
-                f"{self.folder} holds files from {plain(known.origin)}, not from {plain(self.listing.origin)}",
+                f"{plain(self.folder)} holds files from {plain(known.origin)}, not from {plain(self.listing.origin)}",
                 "use another --to DIR, so that no file of one is taken for a file of the other",
             )
         return known
@@ -185,8 +184,8 @@ class _Fetch:
             digest = sha256_of(path, report)
         if digest is None or file.sha256 not in (None, digest):
             raise CheckpointError(
-                f"{path} is there already, and nothing says that it is the file of {plain(self.listing.origin)}",
-                f"move it away: mv {quote(str(path))} {quote(f'{path}.old')}; or use another --to DIR",
+                f"{plain(path)} is there already, and nothing says that it is the file of {plain(self.listing.origin)}",
+                f"move it away: mv {typed(path)} {typed(f'{path}.old')}; or use another --to DIR",
             )
         return Kept(file.size_bytes, digest, file.told_by, file.validator)
 

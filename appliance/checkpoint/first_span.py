@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from appliance.checkpoint.headers import LENGTH_BYTES, LIMIT_BYTES
+
 PRIOR_BYTES = 80.0
 """An entry without its name, until a shard was seen: a dtype, two dimensions and offsets of ten digits, no blanks."""
 BLIND_BYTES = 65_536
 """What is asked for when the names are not known."""
 MARGIN = 1.01
+LARGEST_BYTES = 400.0
+"""An entry without its name takes no more, whatever a shard that came had besides its entries: one whose header is
+mostly metadata must not make the next one's first range reach far into its weights."""
 FIXED_BYTES = 256
 """Over the estimate: the length, the metadata, and entries of a shard that has other dtypes than the ones before."""
 
@@ -35,7 +40,8 @@ class FirstSpan:
         if tensors is None:
             return BLIND_BYTES
         each = self._seen_bytes / self._seen_tensors if self._seen_tensors else PRIOR_BYTES
-        return int((self._names_bytes[shard] + tensors * each) * MARGIN) + FIXED_BYTES
+        estimate = int((self._names_bytes[shard] + tensors * min(each, LARGEST_BYTES)) * MARGIN) + FIXED_BYTES
+        return min(estimate, LENGTH_BYTES + LIMIT_BYTES)
 
     def learn(self, shard: str, header_bytes: int) -> None:
         """What the header of a shard really took."""

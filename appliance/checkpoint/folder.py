@@ -8,8 +8,9 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from shlex import quote
 
+from appliance.checkpoint.faults import plain, typed
+from appliance.checkpoint.regular import open_regular
 from appliance.checkpoint.sums import OWN_PREFIX
 from appliance.checkpoint.threads import Report
 from appliance.errors import CheckpointError
@@ -31,7 +32,7 @@ def alone(folder: Path) -> Iterator[None]:
             said = os.read(fd, 32).decode("ascii", "replace").strip()
             pid = said if said.isdecimal() else "unknown"
             raise CheckpointError(
-                f"another fetch (pid {pid}) writes to {folder}", f"wait for it, or end it: kill {pid}"
+                f"another fetch (pid {pid}) writes to {plain(folder)}", f"wait for it, or end it: kill {pid}"
             ) from None
         with contextlib.suppress(OSError):  # a full disk; the lock holds without
             os.ftruncate(fd, 0)
@@ -48,18 +49,20 @@ def inside(folder: Path, name: str) -> Path:
         path = path / part
         if path.is_symlink() and not path.resolve().is_relative_to(root):
             raise CheckpointError(
-                f"{path} is a symbolic link that leads out of {folder}",
-                f"remove it: rm {quote(str(path))}; or use another --to",
+                f"{plain(path)} is a symbolic link that leads out of {plain(folder)}",
+                f"remove it: rm {typed(path)}; or use another --to",
             )
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder; a file of the checkpoint has that name", "use another --to DIR")
+        raise CheckpointError(
+            f"{plain(path)} is a folder; a file of the checkpoint has that name", "use another --to DIR"
+        )
     return path
 
 
 def sha256_of(path: Path, report: Report) -> str:
     """SHA-256 of a file, in hex digits; `report` may raise. Raises OSError."""
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         while piece := file.read(READ_BYTES):
             digest.update(piece)
             report(len(piece))

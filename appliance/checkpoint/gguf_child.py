@@ -18,6 +18,7 @@ import resource
 import struct
 import sys
 from hashlib import sha256
+from math import prod
 from typing import Any
 
 NO_PACKAGE = 3
@@ -70,11 +71,7 @@ def header_of(path: str) -> dict[str, Any]:
             for field in fields:
                 _, _, _, dims, kind, offset = field.parts
                 shape = [int(dim) for dim in dims]
-                elements = 1
-                for dim in shape:
-                    elements *= dim
-                per_block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind[0])]
-                nbytes = elements * block_bytes // per_block
+                nbytes = _nbytes(shape, *GGML_QUANT_SIZES[GGMLQuantizationType(kind[0])])
                 begin = int(start_offs) + int(offset[0])
                 name = GGMLQuantizationType(kind[0]).name
                 self.found.append([field.name, name, shape, begin, nbytes])
@@ -87,6 +84,13 @@ def header_of(path: str) -> dict[str, Any]:
         "fields": fields,
         "tensors": reader.found,
     }
+
+
+def _nbytes(shape: list[int], per_block: int, block_bytes: int) -> int:
+    """What a tensor takes; its rows are whole blocks."""
+    if shape and shape[0] % per_block:
+        raise ValueError(f"a tensor of {shape} is no whole number of blocks of {per_block}")
+    return prod(shape) // per_block * block_bytes
 
 
 def _value(field: Any) -> Any:

@@ -40,7 +40,9 @@ BITS = {
 """dtype -> bits of one number. A tensor's bits must fill whole bytes."""
 REFETCH = "fetch the file again: moe-appliance checkpoint fetch REPO@REV|URL --to DIR"
 CONVERT = "the program that wrote the file is at fault: get another copy, or convert the model anew"
-_OBJECT_KEY = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*+:\s*+\{')
+_TEXT = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:\s*+\{)?+')
+"""A JSON text, and whether it is the key of an object. Every text is consumed whole, or quotes inside of a long one
+would each begin another search."""
 _DTYPES = {name: (name, bits) for name, bits in BITS.items()}
 _INSTEAD = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file that it points to", "git lfs pull   in its folder"),
@@ -133,7 +135,7 @@ def _entries(file: str, data: bytes) -> tuple[dict[str, Any], list[Fault]]:
 
 
 def _duplicates(data: bytes) -> list[str]:
-    keys = (orjson.loads(match[1]) for match in _OBJECT_KEY.finditer(data))
+    keys = (orjson.loads(match[1]) for match in _TEXT.finditer(data) if match[2])
     return [key for key, times in Counter(keys).items() if times > 1]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from appliance import __version__
 from appliance.checkpoint.answers import AGAIN, LONGEST_PAUSE_S, TransportError, pause_s
 from appliance.checkpoint.faults import plain, shown_url
-from appliance.checkpoint.sources import HUB_TOKEN, Hub, HubFile, Remote, token_of
+from appliance.checkpoint.sources import HUB_TOKEN, Hub, HubFile, Remote, token_for, token_of
 from appliance.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def _api(environ: Mapping[str, str]) -> HfApi:
     from huggingface_hub.hf_api import HfApi
 
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/") or None
-    token = token_of(environ, HUB_TOKEN) or False  # False: nor one that a login left on this machine
+    token = (
+        token_for(endpoint, environ, HUB_TOKEN) if endpoint else token_of(environ, HUB_TOKEN)
+    ) or False  # False: nor one that a login left on this machine
     return HfApi(endpoint=endpoint, token=token, library_name="moe-appliance", library_version=__version__)
 
 
@@ -47,7 +49,7 @@ def listed(source: Hub, environ: Mapping[str, str], sleep: Callable[[float], Non
     files = {
         sibling.rfilename: HubFile(
             name=sibling.rfilename,
-            size_bytes=sibling.size if type(sibling.size) is int else None,
+            size_bytes=sibling.size if type(sibling.size) is int and sibling.size >= 0 else None,
             sha256=sibling.lfs.sha256 if sibling.lfs else None,
             validator=sibling.lfs.sha256 if sibling.lfs else sibling.blob_id,
         )

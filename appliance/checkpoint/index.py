@@ -21,6 +21,9 @@ from appliance.errors import CheckpointError
 
 REPAIR = "get the index and the shards from one revision: moe-appliance checkpoint fetch REPO@REV --to DIR"
 
+INDEX_BYTES = 128 << 20
+"""The longest index that is read: 188,245 entries take about 20 MB. JSON takes many times its length in memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Index:

@@ -9,21 +9,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from appliance.checkpoint.answers import NotThereError
+from appliance.checkpoint.answers import NotThereError, PageError
 from appliance.checkpoint.faults import plain
-from appliance.checkpoint.index import parse_index
+from appliance.checkpoint.index import INDEX_BYTES, parse_index
 from appliance.checkpoint.layout import INDEX, SINGLE, layout_of, parts_of
 from appliance.checkpoint.partfile import RemoteFile
 from appliance.checkpoint.sources import Hub, HubFile, Remote, Url, remote_of
-from appliance.checkpoint.sums import SUMS, etag_sum, is_sum, parse_sums, safe_name
+from appliance.checkpoint.sums import SUMS, SUMS_BYTES, distinct, etag_sum, is_sum, parse_sums, safe_name
 from appliance.checkpoint.threads import together
 from appliance.checkpoint.transport import Transport
 from appliance.checkpoint.wanted import WELL_KNOWN, small_files
 from appliance.errors import CheckpointError
-
-INDEX_LIMIT_BYTES = 256 << 20
-"""Source: 188,245 entries take about 20 MB."""
-_SUMS_LIMIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +50,19 @@ async def listing_of(remote: Remote, transport: Transport) -> Listing:
     """All files to fetch. Raises CheckpointError when one is missing or its name is unsafe."""
     if remote.files is not None:
         repo = remote.origin.partition("@")[0]
-        return Listing(repo, remote.revision, await _of_hub(remote, remote.files, transport))
-    weights = remote.file if remote.file and not remote.file.endswith(".json") else ""
-    return Listing(remote.place + weights, None, await _of_server(remote, transport))
+        listing = Listing(repo, remote.revision, await _of_hub(remote, remote.files, transport))
+    else:
+        weights = remote.file if remote.file and not remote.file.endswith(".json") else ""
+        listing = Listing(remote.place + weights, None, await _of_server(remote, transport))
+    distinct((file.name for file in listing.files), remote.origin)
+    return listing
 
 
 async def _of_hub(remote: Remote, files: Mapping[str, HubFile], transport: Transport) -> tuple[RemoteFile, ...]:
     layout = layout_of(remote.origin, files)
     weights = layout.shards or layout.gguf
     if layout.index is not None:
-        weights = _shards(remote, layout.index, await transport.get(remote.url(layout.index), INDEX_LIMIT_BYTES))
+        weights = _shards(remote, layout.index, await transport.get(remote.url(layout.index), INDEX_BYTES))
     found = []
     for name in (*small_files(files), *weights):
         listed = files.get(safe_name(name, remote.origin))
@@ -71,7 +70,7 @@ async def _of_hub(remote: Remote, files: Mapping[str, HubFile], transport: Trans
             raise _missing(name, remote.origin)
         if listed.size_bytes is None:
             raise CheckpointError(f"{remote.origin} lists {plain(name)} without its size", "check HF_ENDPOINT")
-        told = listed.sha256 if is_sum(listed.sha256) else None
+        told = listed.sha256.lower() if listed.sha256 is not None and is_sum(listed.sha256) else None
         found.append(
             RemoteFile(
                 name=name,
@@ -87,12 +86,18 @@ async def _of_hub(remote: Remote, files: Mapping[str, HubFile], transport: Trans
 
 async def _of_server(remote: Remote, transport: Transport) -> tuple[RemoteFile, ...]:
     small, weights = await _names(remote, transport)
-    raw = await transport.get(remote.url(SUMS), _SUMS_LIMIT_BYTES)
-    where = f"{SUMS} of {remote.origin}"
-    told = parse_sums((raw or b"").decode("utf-8", "replace"), where)
+    raw = await transport.get(remote.url(SUMS), SUMS_BYTES, refused_is_absent=True) or b""
+    told = (
+        {}
+        if raw.lstrip().startswith(b"<")
+        else parse_sums(raw.decode("utf-8", "replace"), f"{SUMS} of {remote.origin}")
+    )
     names = [safe_name(name, remote.origin) for name in (*small, *weights)]
+    needed = set(weights)
     async with together() as group:
-        asked = [group.create_task(_asked(remote, transport, name, told)) for name in names]
+        asked = [
+            group.create_task(_asked(remote, transport, name, told, may_lack=name not in needed)) for name in names
+        ]
     found = tuple(file for task in asked if (file := task.result()) is not None)
     have = {file.name for file in found}
     for name in weights:
@@ -108,7 +113,7 @@ async def _names(remote: Remote, transport: Transport) -> tuple[Iterable[str], t
         return (), parts_of(file)
     if not file.endswith(".json"):
         return (), (file,)
-    raw = await transport.get(remote.url(file), INDEX_LIMIT_BYTES)
+    raw = await transport.get(remote.url(file), INDEX_BYTES, refused_is_absent=remote.file is None)
     if raw is None and remote.file is None:
         return WELL_KNOWN, (SINGLE,)
     return (file, *WELL_KNOWN), _shards(remote, file, raw)
@@ -120,11 +125,18 @@ def _shards(remote: Remote, index: str, raw: bytes | None) -> tuple[str, ...]:
     return parse_index(remote.origin, index, raw).shards
 
 
-async def _asked(remote: Remote, transport: Transport, name: str, told: Mapping[str, str]) -> RemoteFile | None:
+async def _asked(
+    remote: Remote, transport: Transport, name: str, told: Mapping[str, str], *, may_lack: bool
+) -> RemoteFile | None:
+    """None for what is not there. A server may say of a file that it lacks that it is forbidden, or send a page."""
     try:
-        span = await transport.span(remote.url(name), 0, 0)
+        span = await transport.span(remote.url(name), 0, 0, refused_is_absent=may_lack)
     except NotThereError:
         return None
+    except PageError:
+        if may_lack:
+            return None
+        raise
     if span is None:  # only when it is asked whether the file is unchanged
         return None
     by_etag = etag_sum(span.etag)

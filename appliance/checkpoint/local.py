@@ -5,19 +5,20 @@ What is in a folder may be links (a hub's download cache has nothing else); what
 
 from __future__ import annotations
 
-import stat
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 from appliance.checkpoint.faults import Fault, complaint, plain
 from appliance.checkpoint.found import Found
 from appliance.checkpoint.headers import LENGTH_BYTES, REFETCH, SNIFF_BYTES, Header, header_length, parse_header
-from appliance.checkpoint.index import parse_index
+from appliance.checkpoint.index import INDEX_BYTES, parse_index
 from appliance.checkpoint.layout import CONFIG, Layout, alone_note
+from appliance.checkpoint.regular import NotRegularError, open_regular, read_regular
 from appliance.errors import CheckpointError
 
 SMALL_FILE_BYTES = 16 << 20
-INDEX_BYTES = 512 << 20
+_REGULAR = "put the file itself, or a link to it, there"
 _PERMISSION = "check the owner and the mode of the file, and the disk: ls -l"
 
 
@@ -56,9 +57,7 @@ def read_one(path: Path) -> Found:
 def _header(path: Path, name: str) -> Header | Fault | None:
     """None: there is no such file."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return Fault(name, "not a regular file", "put the file itself, or a link to it, there")
-        with path.open("rb") as file:
+        with io.BufferedReader(open_regular(path)) as file:
             size_bytes = file.seek(0, 2)
             file.seek(0)
             start = file.read(SNIFF_BYTES)
@@ -69,6 +68,8 @@ def _header(path: Path, name: str) -> Header | Fault | None:
             data = file.read(length)
     except FileNotFoundError:
         return None
+    except NotRegularError:
+        return Fault(name, "not a regular file", _REGULAR)
     except OSError as error:
         return Fault(name, f"cannot be read: {error.strerror or error}", _PERMISSION)
     if len(data) < length:
@@ -79,12 +80,11 @@ def _header(path: Path, name: str) -> Header | Fault | None:
 def _small(folder: Path, name: str, limit_bytes: int) -> bytes | None:
     path = folder / name
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise CheckpointError(f"{plain(path)}: not a regular file", "put the file itself, or a link to it, there")
-        with path.open("rb") as file:
-            data = file.read(limit_bytes + 1)
+        data = read_regular(path, limit_bytes)
     except FileNotFoundError:
         return None
+    except NotRegularError:
+        raise CheckpointError(f"{plain(path)}: not a regular file", _REGULAR) from None
     except OSError as error:
         raise CheckpointError(f"{plain(path)}: cannot be read: {error.strerror or error}", _PERMISSION) from error
     if len(data) > limit_bytes:

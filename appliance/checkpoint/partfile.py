@@ -19,11 +19,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from appliance.checkpoint.folder import READ_BYTES
+from appliance.checkpoint.regular import read_regular
 from appliance.checkpoint.sums import BAD, PART, RECORD
 from appliance.checkpoint.threads import Report
 from gateway.files import replace_file
 
 MODE = 0o644
+_RECORD_BYTES = 64 << 10
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -79,8 +81,8 @@ def boot_id() -> str:
 def read_record(path: Path) -> Record | None:
     """The record beside the part of `path`; None when there is none that can be read."""
     try:
-        return Record(**json.loads(_beside(path, RECORD).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return Record(**json.loads(read_regular(_beside(path, RECORD), _RECORD_BYTES)))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

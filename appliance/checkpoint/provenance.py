@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from appliance.checkpoint.faults import plain, typed
+from appliance.checkpoint.regular import read_regular
 from appliance.checkpoint.sums import OWN_PREFIX, SUMS, format_sums, is_sum
 from appliance.errors import CheckpointError
 from gateway.files import replace_file
@@ -18,6 +20,7 @@ from gateway.files import replace_file
 NAME = f"{OWN_PREFIX}-origin.json"
 SCHEMA = "moe-appliance.origin/1"
 _MODE = 0o644
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def load(folder: Path) -> Provenance | None:
     not ours."""
     path = folder / NAME
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return None
     try:
@@ -73,11 +76,14 @@ def load(folder: Path) -> Provenance | None:
             raise ValueError("another schema")
         said["files"] = {name: Kept(**kept) for name, kept in said["files"].items()}
         found = Provenance(**said)
+        texts = (found.origin, found.revision or "", found.fetched_at)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("an origin that is no text")
         if not all(is_sum(kept.sha256) and isinstance(kept.size_bytes, int) for kept in found.files.values()):
             raise ValueError("a file without a sum and a size")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} cannot be read: {type(error).__name__}: {str(error)[:80]!r}",
-            f"remove it: rm {path}; the files are then judged by the sums that their source tells",
+            f"{plain(path)} cannot be read: {type(error).__name__}: {str(error)[:80]!r}",
+            f"remove it: rm {typed(path)}; the files are then judged by the sums that their source tells",
         ) from error
     return found

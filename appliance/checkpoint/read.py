@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from appliance.checkpoint.cache import HeaderCache, cache_folder
-from appliance.checkpoint.faults import plain
+from appliance.checkpoint.faults import plain, typed
 from appliance.checkpoint.found import checkpoint_of
 from appliance.checkpoint.gguf_headers import read_gguf
 from appliance.checkpoint.layout import Layout, layout_of, model_of, parts_of
@@ -77,7 +77,7 @@ def _read_folder(path: Path, progress: OnHeader) -> Checkpoint:
         names = [entry.name for entry in folder.iterdir()]
     except OSError as error:
         raise CheckpointError(
-            f"{plain(folder)}: cannot be read: {error.strerror}", f"ls -ld {plain(folder)}   shows why"
+            f"{plain(folder)}: cannot be read: {error.strerror}", f"ls -ld {typed(folder)}   shows why"
         ) from error
     if path.is_dir():
         layout = layout_of(str(path), names)

@@ -17,9 +17,9 @@ from appliance.checkpoint.faults import Fault, complaint, plain
 from appliance.checkpoint.first_span import FirstSpan
 from appliance.checkpoint.found import Found
 from appliance.checkpoint.headers import LENGTH_BYTES, REFETCH, Header, header_length, parse_header
-from appliance.checkpoint.index import parse_index
+from appliance.checkpoint.index import INDEX_BYTES, parse_index
 from appliance.checkpoint.layout import CONFIG, INDEX, SINGLE, Layout, alone_note, layout_of
-from appliance.checkpoint.local import INDEX_BYTES, SMALL_FILE_BYTES
+from appliance.checkpoint.local import SMALL_FILE_BYTES
 from appliance.checkpoint.sources import Remote
 from appliance.checkpoint.transport import CONCURRENCY, NotThereError, Transport, TransportError
 from appliance.errors import CheckpointError

@@ -3,6 +3,7 @@
 Rules:
 - A token comes from the environment only: HF_TOKEN goes to the hub (HF_ENDPOINT) and to nobody else,
   MOE_CHECKPOINT_TOKEN to the server of a URL.
+- A token goes over https only, or to this machine: on the way anybody could read it.
 - Credentials inside a URL are refused: command lines are seen by everybody on the machine.
 """
 
@@ -12,10 +13,11 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from appliance.checkpoint.faults import plain, shown_url
+from appliance.checkpoint.faults import plain, shown_url, typed
 from appliance.errors import CheckpointError
 
 HUB_TOKEN = "HF_TOKEN"  # noqa: S105
@@ -104,7 +106,7 @@ def source_of(text: str, revision: str | None = None) -> Source:
     if not there:
         raise CheckpointError(
             f"{plain(text)}: no such file or folder, and neither a URL nor ORG/NAME",
-            f"ls -ld {plain(path.parent)}   or give http(s)://... or ORG/NAME[@REV]",
+            f"ls -ld {typed(path.parent)}   or give http(s)://... or ORG/NAME[@REV]",
         )
     return Folder(path)
 
@@ -119,7 +121,7 @@ def _path(text: str) -> tuple[Path, bool]:
         return path, False
     except OSError as error:
         raise CheckpointError(
-            f"{plain(text)}: {error.strerror or error}", f"ls -ld {plain(text)}   shows why"
+            f"{plain(text)}: {error.strerror or error}", f"ls -ld {typed(text)}   shows why"
         ) from error
 
 
@@ -160,6 +162,25 @@ def token_of(environ: Mapping[str, str], variable: str) -> str | None:
     return token or None
 
 
+def token_for(url: str, environ: Mapping[str, str], variable: str) -> str | None:
+    """`token_of`, for the server of `url`. Raises CheckpointError when everybody on the way could read the token."""
+    token = token_of(environ, variable)
+    parts = urlsplit(url)
+    if token is not None and parts.scheme.lower() != "https" and not _is_this_machine(parts.hostname or ""):
+        raise CheckpointError(
+            f"{shown_url(url)} has no https: the token in {variable} would be readable on the way",
+            f"give the https address; for a server that needs no token: unset {variable}",
+        )
+    return token
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _url(text: str) -> Url:
     try:
         parts = urlsplit(text)
@@ -186,5 +207,5 @@ def _url_token(url: str, environ: Mapping[str, str]) -> str | None:
     """The token for the server of a URL; the hub's own when the URL is on the hub."""
     endpoint = environ.get("HF_ENDPOINT", "")
     if endpoint and urlsplit(url)[:2] == urlsplit(endpoint)[:2]:
-        return token_of(environ, HUB_TOKEN)
-    return token_of(environ, URL_TOKEN)
+        return token_for(url, environ, HUB_TOKEN)
+    return token_for(url, environ, URL_TOKEN)

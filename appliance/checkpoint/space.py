@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from appliance.checkpoint.faults import plain, typed
 from appliance.errors import CheckpointError
 
 RESERVE_BYTES = 1 << 30
@@ -48,9 +49,10 @@ def need_space(folder: Path, needed_bytes: int, free: FreeBytes = free_bytes) ->
         return
     short = needed_bytes + RESERVE_BYTES - there
     raise CheckpointError(
-        f"{folder} has {amount(there)} free on {file_system(folder)}; the files still to be fetched need "
+        f"{plain(folder)} has {amount(there)} free on {file_system(folder)}; the files still to be fetched need "
         f"{amount(needed_bytes)}, and {amount(RESERVE_BYTES)} stay free",
-        f"free {amount(short)} more there (df -h {folder}; du -xsh {folder}/*), or use --to on another disk",
+        f"free {amount(short)} more there (df -h {typed(folder)}; du -xsh {typed(folder)}/*), "
+        "or use --to on another disk",
     )
 
 
@@ -78,10 +80,11 @@ def became_full(
     if error.errno == errno.ENOSPC:
         return CheckpointError(
             f"{name}: the disk became full: {where}, {there}; {amount(missing_bytes)} are still missing",
-            f"free that much and {amount(RESERVE_BYTES)} more (df -h {folder}; df -i {folder}), {again}",
+            f"free that much and {amount(RESERVE_BYTES)} more (df -h {typed(folder)}; df -i {typed(folder)}), {again}",
         )
     return CheckpointError(
-        f"{name}: it cannot be written: {error.strerror or error} ({where})", f"ls -ld {folder}; dmesg | tail; {again}"
+        f"{name}: it cannot be written: {error.strerror or error} ({where})",
+        f"ls -ld {typed(folder)}; dmesg | tail; {again}",
     )
 
 

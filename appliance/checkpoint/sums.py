@@ -7,13 +7,16 @@ folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
+from unicodedata import normalize
 
 from appliance.checkpoint.faults import plain
 from appliance.errors import CheckpointError
 
 SUMS = "SHA256SUMS"
+SUMS_BYTES = 16 << 20
+"""The longest list of sums that is read."""
 OWN_PREFIX = ".moe-appliance"
 """Files of ours in a checkpoint's folder begin so; none of them is part of the checkpoint."""
 PART, RECORD, BAD = ".part", ".part.json", ".bad"
@@ -70,6 +73,31 @@ def safe_name(name: str, where: str) -> str:
             "do not use this source: no honest checkpoint names such a file",
         )
     return name
+
+
+def distinct(names: Iterable[str], where: str) -> None:
+    """Raise CheckpointError when two names are one on a file system that ignores case or how letters are composed, or
+    when one is the folder of another."""
+    seen: dict[str, str] = {}
+    for name in names:
+        parts = name.split("/")
+        for one in (*("/".join(parts[:end]) + "/" for end in range(1, len(parts))), name):
+            other = seen.setdefault(_folded(one), one)
+            if other != one:
+                raise CheckpointError(
+                    f"{where} names both {plain(other)} and {plain(one)}, which are one on some disks",
+                    "do not use this source: no honest checkpoint names such files",
+                )
+    for name in seen.values():
+        if f"{_folded(name)}/" in seen:
+            raise CheckpointError(
+                f"{where} names {plain(name)} as a file and as a folder",
+                "do not use this source: no honest checkpoint names such files",
+            )
+
+
+def _folded(name: str) -> str:
+    return normalize("NFC", name).casefold()
 
 
 def _problem(name: str) -> str:

@@ -44,8 +44,26 @@ __all__ = ["Body", "NotThereError", "Span", "Transport", "TransportError"]
 CONCURRENCY = 8
 RETRIES = 5
 REDIRECTS = 10
+SLOW_S = 60.0
+SLOWEST_BYTES_S = 1000.0
+"""A body that after SLOW_S came no faster than this is given up: a server that sends a byte now and then is no faster
+than one that hangs, and keeps its reader for ever."""
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0, pool=None)
 _T = TypeVar("_T")
+
+
+class _Pace:
+    """Says when a body comes too slowly."""
+
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._began_s = self._clock()
+
+    def check(self, read: int) -> None:
+        """`read`: how many bytes came so far. Raises _BrokenError."""
+        passed_s = self._clock() - self._began_s
+        if passed_s > SLOW_S and read < passed_s * SLOWEST_BYTES_S:
+            raise _BrokenError(f"the server sent {read:,} bytes in {passed_s:.0f} s")
 
 
 class _BrokenError(Exception):
@@ -133,9 +151,10 @@ class Transport:
                     return None
                 self._refuse(answer, url)
                 whole = bytearray()
-                before = answer.num_bytes_downloaded
+                before, pace = answer.num_bytes_downloaded, _Pace()
                 async for piece in answer.aiter_bytes():
                     whole += piece
+                    pace.check(len(whole))
                     self.received_bytes += answer.num_bytes_downloaded - before
                     before = answer.num_bytes_downloaded
                     if len(whole) > limit_bytes:
@@ -146,10 +165,13 @@ class Transport:
 
         return await self._again(url, once)
 
-    async def span(self, url: str, first: int, last: int, unless: str | None = None) -> Span | None:
+    async def span(
+        self, url: str, first: int, last: int, unless: str | None = None, *, refused_is_absent: bool = False
+    ) -> Span | None:
         """The bytes `first` to `last`, both included, fewer where the file ends; None when its ETag is still `unless`.
 
-        A file that ends before `first` gives no bytes and its length. Raises NotThereError, TransportError.
+        A file that ends before `first` gives no bytes and its length. `refused_is_absent`: as in `get`.
+        Raises NotThereError, TransportError.
         """
         headers = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
         if unless is not None:
@@ -159,6 +181,8 @@ class Transport:
             async with self._open(url, headers) as answer:
                 if answer.status_code == 304 and unless is not None:
                     return None
+                if refused_is_absent and answer.status_code == 403:
+                    raise NotThereError(f"{shown_url(url)}: the server refuses it (403)", "check the URL")
                 if (past := past_the_end(answer.status_code, answer.headers)) is not None:
                     return Span(b"", first, past, strong_etag(answer.headers))
                 self._refuse(answer, url)
@@ -281,10 +305,11 @@ class Transport:
 
     async def _pieces(self, answer: httpx.Response, length: int | None) -> AsyncIterator[bytes]:
         """A body's pieces. Raises _BrokenError unless it has `length` bytes, where that is known."""
-        read = 0
+        read, pace = 0, _Pace()
         try:
             async for piece in answer.aiter_raw():
                 read += len(piece)
+                pace.check(read)
                 self.received_bytes += len(piece)
                 if length is not None and read > length:
                     raise _BrokenError(f"the body is longer than its {length:,} bytes")

@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from appliance.checkpoint import provenance
-from appliance.checkpoint.faults import plain
+from appliance.checkpoint.faults import plain, typed
 from appliance.checkpoint.folder import sha256_of
 from appliance.checkpoint.progress import OnProgress, Tally
+from appliance.checkpoint.regular import read_regular
 from appliance.checkpoint.sound import headers_sound
-from appliance.checkpoint.sums import BAD, PART, SUMS, format_sums, is_ours, parse_sums, safe_name
+from appliance.checkpoint.sums import BAD, PART, SUMS, SUMS_BYTES, format_sums, is_ours, parse_sums, safe_name
 from appliance.checkpoint.threads import Report, reporting, together
 from appliance.checkpoint.wanted import WEIGHTS
 from appliance.errors import CheckpointError
@@ -86,14 +87,14 @@ async def verify(folder: Path, *, environ: Mapping[str, str], on_progress: OnPro
     be read; what is wrong with files is in the result.
     """
     if not await asyncio.to_thread(folder.is_dir):
-        raise CheckpointError(f"{folder} is not a folder", "name the folder that checkpoint fetch wrote")
+        raise CheckpointError(f"{plain(folder)} is not a folder", "name the folder that checkpoint fetch wrote")
     try:
         if write:
             return await _adopt(folder, environ, on_progress)
         return await _compare(folder, environ, on_progress)
     except OSError as error:
         raise CheckpointError(
-            f"{plain(error.filename or folder)}: {error.strerror or error}", f"ls -la {folder}; dmesg | tail"
+            f"{plain(error.filename or folder)}: {error.strerror or error}", f"ls -la {typed(folder)}; dmesg | tail"
         ) from error
 
 
@@ -132,12 +133,13 @@ async def _compare(folder: Path, environ: Mapping[str, str], on_progress: OnProg
 async def _adopt(folder: Path, environ: Mapping[str, str], on_progress: OnProgress) -> Verified:
     if (folder / SUMS).exists():
         raise CheckpointError(
-            f"{folder / SUMS} is there: to write it anew would call good whatever is there now",
-            f"moe-appliance checkpoint verify {folder}   compares; rm {folder / SUMS}   lets it be written",
+            f"{plain(folder / SUMS)} is there: to write it anew would call good whatever is there now",
+            f"moe-appliance checkpoint verify {typed(folder)}   compares; "
+            f"rm {typed(folder / SUMS)}   lets it be written",
         )
     there = {name: size for name, size in _files(folder) if not is_ours(name)}
     if not there:
-        raise CheckpointError(f"{folder} has no files", "name the folder of a checkpoint")
+        raise CheckpointError(f"{plain(folder)} has no files", "name the folder of a checkpoint")
     headers, faults = await _headers(folder, environ)
     if faults:
         return Verified(folder, 0, 0, faults, headers=True)
@@ -153,17 +155,18 @@ async def _adopt(folder: Path, environ: Mapping[str, str], on_progress: OnProgre
 def _sums(folder: Path, known: provenance.Provenance | None) -> dict[str, str]:
     path = folder / SUMS
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, SUMS_BYTES)
     except FileNotFoundError:
-        origin = plain(known.address) if known else "REPO@REV|URL"
+        origin = typed(known.address) if known else "REPO@REV|URL"
         raise CheckpointError(
-            f"{folder} has no {SUMS}: nothing says what its files should be",
-            f"moe-appliance checkpoint fetch {origin} --to {folder}   compares with the source and fetches what lacks; "
-            f"moe-appliance checkpoint verify {folder} --write   writes one from what is there",
+            f"{plain(folder)} has no {SUMS}: nothing says what its files should be",
+            f"moe-appliance checkpoint fetch {origin} --to {typed(folder)}   compares with the source and fetches what "
+            "lacks; "
+            f"moe-appliance checkpoint verify {typed(folder)} --write   writes one from what is there",
         ) from None
     sums = parse_sums(raw.decode("utf-8", "replace"), str(path))
     if not sums:
-        raise CheckpointError(f"{path} is empty", "fetch the checkpoint again with the same command")
+        raise CheckpointError(f"{plain(path)} is empty", "fetch the checkpoint again with the same command")
     return {safe_name(name, str(path)): digest for name, digest in sums.items()}
 
 

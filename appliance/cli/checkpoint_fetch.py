@@ -10,12 +10,11 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from appliance.checkpoint.faults import plain
+from appliance.checkpoint.faults import plain, typed
 from appliance.checkpoint.fetch import Fetched, FetchedFile, fetch
 from appliance.checkpoint.verify import Trouble, Verified, verify
 from appliance.cli.checkpoint_progress import duration, gib, shown
@@ -78,7 +77,8 @@ def _fetched_lines(done: Fetched) -> list[str]:
     at = f" at {plain(done.revision)}" if done.revision else ""
     rate = f" ({done.received_bytes / done.seconds / 1e6:,.0f} MB/s)" if done.received_bytes and done.seconds else ""
     lines = [
-        f"{done.folder}: {len(done.files)} files, {gib(done.total_bytes)}, whole, from {plain(done.origin)}{at}.",
+        f"{plain(done.folder)}: {len(done.files)} files, {gib(done.total_bytes)}, whole, "
+        f"from {plain(done.origin)}{at}.",
         f"{gib(done.received_bytes)} came in {duration(done.seconds)}{rate}.",
     ]
     if told:
@@ -86,7 +86,7 @@ def _fetched_lines(done: Fetched) -> list[str]:
         lines.append(f"SHA-256 as the source tells it ({tellers}): {len(told)} files.")
     if ours:
         lines.append(f"SHA-256 only ours, of what came, as nobody told one: {_names(ours)}.")
-    return [*lines, f"To check it again: moe-appliance checkpoint verify {done.folder}"]
+    return [*lines, f"To check it again: moe-appliance checkpoint verify {typed(done.folder)}"]
 
 
 def _by_teller(files: Sequence[FetchedFile]) -> tuple[list[FetchedFile], list[FetchedFile]]:
@@ -127,29 +127,23 @@ def _verified_lines(result: Verified) -> list[str]:
     headers = "headers sound" if result.headers else "headers not read: pip install gguf"
     if result.wrote:
         lines.append(
-            f"{result.folder}/SHA256SUMS written: {result.files} files, {gib(result.total_bytes)}, as they are."
+            f"{plain(result.folder)}/SHA256SUMS written: {result.files} files, {gib(result.total_bytes)}, as they are."
         )
     elif result.good:
-        lines.append(f"{result.folder}: good: {result.files} files, {gib(result.total_bytes)}, {headers}.")
+        lines.append(f"{plain(result.folder)}: good: {result.files} files, {gib(result.total_bytes)}, {headers}.")
     else:
         wrong = sum(not one.trouble.harmless for one in result.found)
-        lines.append(f"{result.folder}: NOT good: {wrong} {'thing is' if wrong == 1 else 'things are'} wrong.")
+        lines.append(f"{plain(result.folder)}: NOT good: {wrong} {'thing is' if wrong == 1 else 'things are'} wrong.")
         lines.append(f"remedy: {_remedy(result)}")
     return lines
 
 
 def _remedy(result: Verified) -> str:
     there = (Trouble.DIFFERS, Trouble.UNREADABLE, Trouble.EXTRA_WEIGHTS)
-    files = [_typed(result.folder / one.file) for one in result.found if one.trouble in there]
-    source = plain(result.address or "REPO@REV|URL")
-    again = f"moe-appliance checkpoint fetch {source} --to {_typed(result.folder)}"
+    files = [typed(result.folder / one.file) for one in result.found if one.trouble in there]
+    source = typed(result.address) if result.address else "REPO@REV|URL"
+    again = f"moe-appliance checkpoint fetch {source} --to {typed(result.folder)}"
     return f"rm {' '.join(files)}; {again}" if files else again
-
-
-def _typed(path: Path) -> str:
-    """A path as it is typed; control characters, which nobody types, spelled out."""
-    text = str(path)
-    return quote(text if text.isprintable() else plain(text))
 
 
 def _verified_json(result: Verified) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 
 from appliance.cli.box import Box
 from appliance.cli.context import JsonOption
-from appliance.cli.plan_inputs import Cards, cards, headers, render
+from appliance.cli.plan_inputs import GIB_MAX, Cards, cards, headers, render
 from appliance.errors import EXIT_CONFIG, PlanError
 from appliance.plan import planfile
 from appliance.plan.check import check
@@ -32,10 +32,10 @@ def check_plan(
         int | None, typer.Option(min=1, max=64, help="How many cards there are. Default: this box's, or the plan's.")
     ] = None,
     vram_gib: Annotated[
-        float | None, typer.Option(min=0.1, help="GiB of each card. Default: this box's, or the plan's.")
+        float | None, typer.Option(min=0.1, max=GIB_MAX, help="GiB of each card. Default: this box's, or the plan's.")
     ] = None,
     kv_gib: Annotated[
-        float | None, typer.Option(min=0, help="GiB of KV cache on each card. Default: as the plan says.")
+        float | None, typer.Option(min=0, max=GIB_MAX, help="GiB of KV cache on each card. Default: as the plan says.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="How each figure comes about.")] = False,
     as_json: JsonOption = False,

@@ -32,6 +32,8 @@ from gateway.status_plan import bar_views
 
 CARDS = 2
 """Cards that are meant when only their memory is stated."""
+GIB_MAX = 2**20
+"""The most GiB that an option takes: a PiB."""
 _COLUMNS = 100
 _STYLES = {Severity.FAIL: "bold red", Severity.WARN: "yellow", Severity.INFO: "cyan"}
 

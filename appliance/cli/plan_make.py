@@ -14,8 +14,8 @@ import typer
 from appliance import __version__
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.cli.context import JsonOption, say
-from appliance.cli.plan_inputs import Cards, cards, headers, render
-from appliance.errors import EXIT_CONFIG, PlanError
+from appliance.cli.plan_inputs import GIB_MAX, Cards, cards, headers, render
+from appliance.errors import EXIT_CONFIG
 from appliance.plan import planfile, ranges, stats
 from appliance.plan.check import Checked, check
 from appliance.plan.export.targets import verdicts
@@ -30,8 +30,10 @@ _DEFAULT = Targets()
 
 CheckpointOption = Annotated[str, typer.Option(metavar="PATH|URL|REPO", help="Whose headers tell the bytes.")]
 GpusOption = Annotated[int | None, typer.Option(min=1, max=64, help="Cards to spread it over. Default: all, or 2.")]
-VramOption = Annotated[float | None, typer.Option(min=0.1, help="GiB of each card. Default: this box's.")]
-KvOption = Annotated[float | None, typer.Option(min=0, help="GiB of KV cache a card. Default: streams x context.")]
+VramOption = Annotated[float | None, typer.Option(min=0.1, max=GIB_MAX, help="GiB of each card. Default: this box's.")]
+KvOption = Annotated[
+    float | None, typer.Option(min=0, max=GIB_MAX, help="GiB of KV cache a card. Default: streams x context.")
+]
 StreamsOption = Annotated[int, typer.Option(min=1, max=100_000, help="Sequences at once.")]
 ContextOption = Annotated[int, typer.Option(min=1, max=2**40, help="Tokens of each of them.")]
 SelectOption = Annotated[
@@ -45,7 +47,7 @@ ListOption = Annotated[
     Path | None, typer.Option("--list", metavar="FILE", help='The experts themselves: JSON, {"3": "0-11,40"}.')
 ]
 ExpertsOption = Annotated[int | None, typer.Option(min=0, help="So many experts. Default: the least that fits.")]
-HostOption = Annotated[float | None, typer.Option(min=0, help="Most GiB of host RAM to pin.")]
+HostOption = Annotated[float | None, typer.Option(min=0, max=GIB_MAX, help="Most GiB of host RAM to pin.")]
 WholeOption = Annotated[
     bool, typer.Option("--whole-layers", help="A layer may be cold as a whole: for engines that run it on the CPU.")
 ]
@@ -147,8 +149,8 @@ def make_plan(
     Exit 0: it fits; 78: what was asked for, by number or list, does not."""
     choice = _Choice(select, stats_file, layers, table, experts)
     choice.refuse()
-    if out is not None and out.exists() and not overwrite:  # before minutes of reading, not after
-        raise PlanError(f"{printable(str(out))} exists already", "name another file, or add --overwrite")
+    if out is not None:
+        planfile.target(out, overwrite)  # before minutes of reading, not after
     environ: dict[str, str] = ctx.obj.environ
     kv = None if kv_gib is None else int(kv_gib * GIB)
     most = None if max_host_gib is None else int(max_host_gib * GIB)
@@ -157,7 +159,7 @@ def make_plan(
     request = choice.request(there, targets, Limits(max_host_bytes=most, whole_layers=whole_layers))
     counted = None if stats_file is None else stats.load(stats_file)
     read, catalogue = headers(checkpoint, environ)
-    called = name or _name(read)
+    called = printable(name or _name(read))
     profile = None if cap is None else Profile(name=called, streams=cap, validated=validated)
     request = replace(request, engram=engram, keep_embedding=keep_embedding, profile=profile)
     made = _stamped(plan_for(catalogue, model_of(read, called), request, counted))

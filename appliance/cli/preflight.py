@@ -66,15 +66,16 @@ def look(
     """Look at the cards, the memory and the kernel before an engine starts. Exit 0 clean, 1 warnings, 78 failures."""
     box: Box = ctx.obj
     state_dir = box.paths.state_dir
-    if force is not None:
-        forced.force(state_dir, force, reason, at_s=time.time(), by=_user(), plan_id=_plan_id(box), known=FINDING_IDS)
-    elif reason:
+    if reason and force is None:
         raise typer.BadParameter("goes with --force ID", param_hint="--reason")
     if deep and cached:
         raise typer.BadParameter("measures, and --cached asks nothing", param_hint="--deep")
+    examiner = _examiner(box, plan, root)
+    if force is not None:
+        plan_id = _plan_id(examiner)
+        forced.force(state_dir, force, reason, at_s=time.time(), by=_user(), plan_id=plan_id, known=FINDING_IDS)
     if unforce is not None:
         forced.unforce(state_dir, unforce)
-    examiner = _examiner(box, plan, root)
     seen = _cached(examiner) if cached else _looked(box, examiner, deep, deadline)
     gone = preflight.gone(state_dir, seen)
     if as_json:
@@ -123,9 +124,9 @@ def _examiner(box: Box, plan: Path | None, root: Path) -> Examiner:
     return Examiner(config, box.paths, adapter, box.environ, root, own_pids)
 
 
-def _plan_id(box: Box) -> str:
-    """Of the configured plan; "" when there is none that can be read."""
-    file = box.config.plan.file
+def _plan_id(examiner: Examiner) -> str:
+    """Of the plan that is judged for; "" when there is none that can be read."""
+    file = examiner.config.plan.file
     if file is None:
         return ""
     try:
@@ -147,11 +148,11 @@ def engine_python(box: Box) -> Path | None:
 
 def _running(box: Box) -> int | None:
     """The pid of the engine that the daemon runs on cards, None when there is none."""
-    if not box.paths.control_socket.exists():
-        return None
     try:
+        if not box.paths.control_socket.exists():
+            return None
         engine = BoxState.model_validate_json(box.daemon("GET", "/state").content).engine
-    except (MoeError, ValueError):
+    except (MoeError, ValueError, OSError):  # OSError: a folder above it is shut to us
         return None
     return None if engine.kind == "embedded" else engine.pid
 

@@ -16,9 +16,12 @@ from appliance.config import public_url
 from appliance.daemon import Daemon, adapter_of
 from appliance.errors import EXIT_CONFIG, MoeError
 from appliance.examine import Examiner
+from appliance.printable import printable
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
 from gateway.state import BoxState, Phase, Severity
+from gateway.status_findings import arranged
+from gateway.status_view import FindingRow
 
 
 def register(app: typer.Typer) -> None:
@@ -76,12 +79,23 @@ def check(ctx: typer.Context) -> None:
     examined = Examiner(box.config, box.paths, adapter, box.environ).examine()
     found = examined.findings
     if examined.plan is not None:
-        print(f"plan: {examined.plan.verdict} ({examined.plan.name}, {box.config.plan.file})")
-    for finding in found:
-        print(f"{finding.severity}: {finding.title}: {finding.observed}; wanted: {finding.required}")
-        print(f"  remedy: {finding.remedy}")
+        print(printable(f"plan: {examined.plan.verdict} ({examined.plan.name}, {box.config.plan.file})", 4000))
+    for row in arranged(found):
+        _print_finding(row)
     if any(finding.severity is Severity.FAIL for finding in found):
         raise typer.Exit(EXIT_CONFIG)
+
+
+def _print_finding(row: FindingRow, indent: str = "") -> None:
+    """With what follows from it under it."""
+    lines = [f"{row.severity}: {row.title}: {row.observed}; wanted: {row.required}"]
+    if row.forced:
+        lines.append(f"  forced: {row.forced}")
+    first, *more = row.remedy.splitlines() or [""]
+    for line in (*lines, f"  remedy: {first}", *(f"  {line}" for line in more)):
+        print(indent + printable(line, 4000))
+    for child in row.folded:
+        _print_finding(child, f"{indent}    ")
 
 
 def stop(ctx: typer.Context) -> None:

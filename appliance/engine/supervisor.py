@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
@@ -43,7 +43,7 @@ from appliance.engine.run import EngineRun
 from appliance.errors import MoeError
 from appliance.unwaited import unwaited
 from gateway.logs import Log
-from gateway.state import Cause, EngineState, Finding, Phase, PlanState, Severity
+from gateway.state import Cause, EngineProfile, EngineState, Finding, Phase, PlanState, Severity
 
 LOG_LINES_SHOWN = 60
 RECHECK_S = 120.0
@@ -54,10 +54,12 @@ EXTERNAL_AGAIN_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a look at the box gave: everything that speaks for or against a start, and the plan as it was checked."""
+    """What a look at the box gave: everything that speaks for or against a start, the plan as it was checked, and what
+    the engine is taken to do with it (None = what the adapter says)."""
 
     findings: tuple[Finding, ...]
     plan: PlanState | None = None
+    profile: EngineProfile | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class EngineSupervisor:
     _run: EngineRun | None = None
     _following: asyncio.Task[None] | None = None
     _timer: asyncio.TimerHandle | None = None
+    _profile: EngineProfile | None = None
     _ring: LogRing = field(init=False)
     _stopping: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -169,16 +172,12 @@ class EngineSupervisor:
             self.ask(PrepareStarted())
             examined = await unwaited(self.examine)
             findings = examined.findings
+            self._log_findings(findings)
+            self._profile = examined.profile
             self.board.update(findings=findings, plan=examined.plan)
-            for finding in findings:
-                self.log.warning("daemon.finding", id=finding.id, severity=str(finding.severity), title=finding.title)
-            causes = [
-                Cause(id=f.id, title=f"{f.title}: {f.observed}", remedy=f.remedy)
-                for f in findings
-                if f.severity is Severity.FAIL
-            ]
+            causes = _causes(findings)
             if causes:
-                self.ask(Refused(tuple(causes)))
+                self.ask(Refused(causes))
                 return
             await self.adapter.prepare(lambda step, fraction: self.ask(Progress(step, fraction)))
         except MoeError as error:
@@ -188,6 +187,13 @@ class EngineSupervisor:
             raise
         else:
             self.ask(Prepared())
+
+    def _log_findings(self, findings: Iterable[Finding]) -> None:
+        """Those that the last look did not have: a refused engine is looked at for hours."""
+        known = {(finding.id, finding.severity) for finding in self.board.state.findings}
+        for finding in findings:
+            if (finding.id, finding.severity) not in known:
+                self.log.warning("daemon.finding", id=finding.id, severity=str(finding.severity), title=finding.title)
 
     # What others see
 
@@ -231,10 +237,18 @@ class EngineSupervisor:
                 context_tokens=state.context_tokens,
                 warm_tok_per_s=state.warm_tok_per_s,
                 abilities=state.abilities,
-                profile=self.adapter.profile,
+                profile=self._profile or self.adapter.profile,
                 cause=state.cause,
                 retry_at_s=wall_s + state.retry_at_s if state.retry_at_s is not None else None,
                 restarts=state.restarts,
                 log_tail=self._ring.tail(LOG_LINES_SHOWN),
             ),
         )
+
+
+def _causes(findings: Iterable[Finding]) -> tuple[Cause, ...]:
+    """The failures, those first that follow from no other."""
+    failed = [finding for finding in findings if finding.severity is Severity.FAIL]
+    ids = {finding.id for finding in failed}
+    failed.sort(key=lambda finding: finding.depends_on in ids)
+    return tuple(Cause(id=f.id, title=f"{f.title}: {f.observed}", remedy=f.remedy) for f in failed)

@@ -14,9 +14,10 @@ from appliance.checkpoint.tensors import Checkpoint
 from appliance.errors import PlanError
 from appliance.plan import ranges
 from appliance.plan.budget import Budget, budget
-from appliance.plan.fit_checks import card_findings, host_findings, quoted, smallest_card
+from appliance.plan.fit_checks import card_findings, host_findings
 from appliance.plan.memory import GIB, BoxMemory, gib
 from appliance.plan.plan_checks import plan_findings
+from appliance.plan.remedies import quoted, smallest_card
 from appliance.plan.schema import Plan
 from appliance.printable import printable
 from gateway.state import BudgetBar, Finding, Moment, PlanState, Severity
@@ -84,7 +85,7 @@ def check(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxM
     findings = (
         *plan_findings(plan, checkpoint, catalogue, memory, made),
         *card_findings(plan, checkpoint, made),
-        *host_findings(plan, made),
+        *host_findings(plan, checkpoint, made),
     )
     fits = all(finding.severity is not Severity.FAIL for finding in findings)
     return Checked(plan, findings, made, fits, _verdict(plan, catalogue, made, findings))

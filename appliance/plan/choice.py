@@ -34,7 +34,7 @@ def steps_of(catalogue: Catalogue, request: Request, stats: RoutingStats | None)
             unknown = sorted(set(request.layers).difference(layers))
             if unknown:
                 raise PlanError(f"layers: layer {unknown[0]} has no routed experts", f"--layers {ranges.spell(layers)}")
-            return list(order.by_layer(going, tuple(dict.fromkeys(request.layers))))
+            return list(order.by_layer(going, request.layers))
         case _:
             return list(order.level(going))
 
@@ -49,7 +49,7 @@ def as_listed(catalogue: Catalogue, request: Request) -> Cold:
         beyond = [expert for expert in experts if not 0 <= expert < shape.experts]
         if beyond:
             raise PlanError(f"list: layer {layer} has no expert {beyond[0]}", f"they are 0 to {shape.experts - 1}")
-        left = shape.experts - len(set(experts))
+        left = shape.experts - len(experts)
         if left < keep:
             raise PlanError(
                 f"list: layer {layer} keeps {left} experts on the cards, a token visits {shape.top_k}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 PLAN_IDS = frozenset(
     {
         "plan.bits",
+        "plan.cap",
         "plan.checkpoint",
         "plan.digest",
         "plan.engram",

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.plan.budget import Budget
 from appliance.plan.memory import GIB, gib
+from appliance.plan.remedies import make_command, smallest_card
 from appliance.plan.schema import Plan
-from appliance.printable import printable
 from gateway.state import BudgetBar, Finding, Moment, Severity
 
 MARGIN_BYTES = 16 * GIB
-NODE_PERCENT = 10
 PINNED_PERCENT = 30
-"""Beside pinned memory at least 16 GiB, a tenth of the node and 30 % of what is pinned stay free. Source: a public
+"""Beside pinned memory at least 16 GiB and 30 % of what is pinned stay free. Source: a public
 report of a host of 125 GiB that stopped answering with 97 GiB pinned, and the public rules of 16 GiB and of 1.3 x that
 came of it."""
-
-
-def smallest_card(made: Budget) -> int:
-    """The memory of the smallest card that is there, bytes; 0 without any."""
-    return min((bar.capacity_bytes for bar in made.gpus if bar.capacity_bytes is not None), default=0)
 
 
 def card_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[Finding]:
@@ -36,21 +29,11 @@ def card_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[
         title=f"The cards are {gib(made.short_bytes)} GiB short",
         observed=f"{by}{gib(made.needed_bytes)} GiB with reserves and {gib(made.kv_bytes)} of KV",
         required=f"at most {gib(smallest_card(made))} GiB on each card",
-        remedy=_make(plan, checkpoint, made),
+        remedy=make_command(plan, checkpoint, made),
     )
 
 
-def _make(plan: Plan, checkpoint: Checkpoint, made: Budget) -> str:
-    """The command that makes a plan that fits these cards."""
-    vram = smallest_card(made) * 100 // GIB / 100
-    kv = round(made.kv_bytes / GIB, 2)
-    return (
-        f"moe-appliance plan make --checkpoint {quoted(checkpoint.origin)} --gpus {plan.topology.tp}"
-        f" --vram-gib {vram:g} --kv-gib {kv:g} --out plan.json"
-    )
-
-
-def host_findings(plan: Plan, made: Budget) -> Iterator[Finding]:
+def host_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[Finding]:
     """Whether the plan keeps its own bound, and each node holds what is pinned on it."""
     most = plan.limits.max_host_bytes
     if most is not None and made.host_bytes > most:
@@ -60,7 +43,7 @@ def host_findings(plan: Plan, made: Budget) -> Iterator[Finding]:
             title="The plan pins more host RAM than it allows itself",
             observed=f"{gib(made.host_bytes)} GiB pinned",
             required=f"at most {gib(most)} GiB (limits.max_host_bytes)",
-            remedy=f"moe-appliance plan make --max-host-gib {-(-made.host_bytes // GIB)}",
+            remedy=make_command(plan, checkpoint, made, max_host_gib=-(-made.host_bytes // GIB)),
         )
     for bar in made.nodes:
         if bar.capacity_bytes is not None:
@@ -69,18 +52,22 @@ def host_findings(plan: Plan, made: Budget) -> Iterator[Finding]:
 
 def _node(plan: Plan, bar: BudgetBar, capacity: int) -> Iterator[Finding]:
     """Pinned memory is never given back, so that it must fit beside the margin; the page cache is, so that a peak
-    beyond the node is a warning, unless the plan itself says what must stay free then."""
+    beyond the node is a warning, unless the plan itself says what must stay free then. A plan that asks for less than
+    the margin is believed, and warned about."""
     least, pinned = plan.limits.min_free_host_bytes, bar.total_bytes(Moment.STEADY)
-    margin = max(MARGIN_BYTES, capacity * NODE_PERCENT // 100, pinned * PINNED_PERCENT // 100)
+    margin = max(MARGIN_BYTES, pinned * PINNED_PERCENT // 100)
     peak = bar.total_bytes(Moment.STEADY, Moment.LOAD)
     rounded = bar.total_bytes(Moment.STEADY, Moment.ROUNDED)
     if least is not None and peak + least > capacity:
         said = f"{gib(least)} of {gib(capacity)} GiB stay free while the engine loads (limits.min_free_host_bytes)"
         yield _too_little(bar, "too little memory for this plan", Severity.FAIL, f"{gib(peak)} GiB then", said, _LESS)
-    elif least is None and pinned and pinned + margin > capacity:
+    elif pinned and pinned + margin > capacity:
         said = f"{gib(margin)} of {gib(capacity)} GiB stay free"
         observed = f"{gib(pinned)} GiB pinned"
-        yield _too_little(bar, "too little memory for this plan", Severity.FAIL, observed, said, _LESS)
+        what, severity = "too little memory for this plan", Severity.FAIL
+        if least is not None:
+            what, severity = "less free memory than is safe; the plan says that it may", Severity.WARN
+        yield _too_little(bar, what, severity, observed, said, _LESS)
     elif peak > capacity:
         said = f"{gib(capacity)} GiB hold what is pinned and the shards that are read"
         observed = f"~{gib(peak)} GiB while the engine loads"
@@ -112,8 +99,3 @@ def _too_little(bar: BudgetBar, what: str, severity: Severity, observed: str, re
         required=required,
         remedy=remedy,
     )
-
-
-def quoted(origin: str) -> str:
-    """Where a checkpoint was read, for a command line."""
-    return printable(quote(origin), 4000)

@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Mapping
 
+from pydantic import ValidationError
+
 from appliance.box.child import OneChild
 from appliance.plan.inspection import INSPECTION, MEMORY, Inspection, inspect
 from appliance.plan.memory import BoxMemory
@@ -28,11 +30,16 @@ def inspected(settings: PlanSettings, memory: BoxMemory, environ: Mapping[str, s
         return Inspection()
     arguments = (settings.model_dump_json(), MEMORY.dump_json(memory).decode())
     try:
-        answer = _CHILD.ask((sys.executable, "-m", "appliance.plan.inspect_child", *arguments), environ, DEADLINE_S)
+        # -P: what lies in the folder that somebody stands in is none of our modules.
+        argv = (sys.executable, "-P", "-m", "appliance.plan.inspect_child", *arguments)
+        answer = _CHILD.ask(argv, environ, DEADLINE_S)
     except OSError as error:
         return Inspection((_silent(settings, f"no process could be started: {error.strerror}"),))
     if answer.code == 0:
-        return INSPECTION.validate_json(answer.out)
+        try:
+            return INSPECTION.validate_json(answer.out)
+        except ValidationError:
+            return Inspection((_silent(settings, "the check's answer is unreadable: something else wrote into it"),))
     if answer.refused or answer.code is None:
         return Inspection((_silent(settings, answer.refused or f"no answer in {DEADLINE_S:.0f} s"),))
     last = answer.err.strip().rpartition("\n")[2]

@@ -32,16 +32,18 @@ from appliance.plan.planner import plan_for
 from appliance.plan.request import Request, model_of
 from appliance.plan.schema import Plan, Targets
 from appliance.plan.settings import PlanSettings
-from gateway.state import Finding, PlanState, Severity
+from gateway.state import EngineProfile, Finding, PlanState, Severity
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What came of it. `state` None = there is no plan, or it could not be checked; `needs`: for the box's checks."""
+    """What came of it. `state` None = there is no plan, or it could not be checked; `needs`: for the box's checks;
+    `profile`: what the plan says an engine with it does."""
 
     findings: tuple[Finding, ...] = ()
     state: PlanState | None = None
     needs: Needs = field(default_factory=Needs)
+    profile: EngineProfile | None = None
 
 
 INSPECTION = TypeAdapter(Inspection)
@@ -60,12 +62,12 @@ def inspect(settings: PlanSettings, memory: BoxMemory, environ: Mapping[str, str
     try:
         plan = _made(settings, checkpoint, memory) if made else planfile.load(settings.file)
         if checkpoint is None:
-            return Inspection((_unchecked(settings.file),), None, _needs(plan))
+            return Inspection((_unchecked(settings.file),), None, _needs(plan), _profile(plan))
         checked = check(plan, checkpoint, catalogue_of(checkpoint), memory)
     except PlanError as error:
         return Inspection((_failed("plan.file", "The plan cannot be used", error),))
     needs = _needs(plan, checked)
-    return Inspection(checked.findings, checked.to_state(str(settings.file), made), needs)
+    return Inspection(checked.findings, checked.to_state(str(settings.file), made), needs, _profile(plan))
 
 
 def _checkpoint(settings: PlanSettings, environ: Mapping[str, str]) -> Checkpoint | None:
@@ -93,6 +95,11 @@ def _made(settings: PlanSettings, checkpoint: Checkpoint | None, memory: BoxMemo
     plan = plan.model_copy(update={"created": now, "tool_version": __version__})
     planfile.save(plan, settings.file)
     return plan
+
+
+def _profile(plan: Plan) -> EngineProfile | None:
+    said = plan.profile
+    return None if said is None else EngineProfile(**said.model_dump(include=set(EngineProfile.model_fields)))
 
 
 def _needs(plan: Plan, checked: Checked | None = None) -> Needs:

@@ -3,11 +3,10 @@ which reads one file."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from appliance.errors import PlanError
-from appliance.plan import ranges
+from appliance.plan import jsonfile, ranges
 from appliance.printable import printable
 
 
@@ -27,12 +26,7 @@ def expert_table(path: Path) -> dict[int, tuple[int, ...]]:
     """Layer -> experts, from a JSON file in the form of host.experts: {"3": "0-11,40"}. Raises PlanError."""
     file = printable(str(path))
     remedy = 'write it as host.experts of a plan: {"3": "0-11,40"}'
-    try:
-        table = json.loads(path.read_bytes())
-    except OSError as error:
-        raise PlanError(f"{file}: {error.strerror or error}", "name a file that can be read") from error
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{file}: not JSON: {printable(str(error))}", remedy) from error
+    table = jsonfile.value(jsonfile.content(path, "a list of experts", remedy), str(path), remedy)
     if not isinstance(table, dict):
         raise PlanError(f"{file}: must be a table of layers", remedy)
     experts: dict[int, tuple[int, ...]] = {}

@@ -12,6 +12,7 @@ from appliance.checkpoint.tensors import Checkpoint
 from appliance.plan import ranges
 from appliance.plan.budget import Budget
 from appliance.plan.memory import BoxMemory
+from appliance.plan.remedies import make_command
 from appliance.plan.request import geometry_of, header_hashes
 from appliance.plan.schema import Plan
 from appliance.printable import printable
@@ -21,21 +22,21 @@ NAMED = 5
 """So many tensors are named in a finding, the others are counted."""
 TILE = 16
 """EXL3 stores tiles of 16 x 16, so a rank's share is whole tiles."""
-_REMAKE = "make it anew for this checkpoint: moe-appliance plan make"
 
 
 def plan_findings(
     plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory, made: Budget
 ) -> Iterator[Finding]:
     """All of them, causes before what they cause."""
+    remake = make_command(plan, checkpoint, made)
     yield from _digest(plan)
-    yield from _model(plan, checkpoint)
-    yield from _geometry(plan, catalogue)
-    yield from _bits(plan, catalogue)
-    yield from _tensors(plan, catalogue)
-    yield from _engram(plan, catalogue)
+    yield from _model(plan, checkpoint, remake)
+    yield from _geometry(plan, catalogue, remake)
+    yield from _bits(plan, catalogue, remake)
+    yield from _tensors(plan, catalogue, remake)
+    yield from _engram(plan, catalogue, remake)
     yield from _resident(plan)
-    yield from _tp(plan, memory)
+    yield from _tp(plan, checkpoint, catalogue, memory, made)
     yield from _stale(plan, made)
 
 
@@ -51,7 +52,7 @@ def _digest(plan: Plan) -> Iterator[Finding]:
         )
 
 
-def _model(plan: Plan, checkpoint: Checkpoint) -> Iterator[Finding]:
+def _model(plan: Plan, checkpoint: Checkpoint, remake: str) -> Iterator[Finding]:
     model, headers = plan.model, header_hashes(checkpoint)
     if model.index_sha256 is None and not model.header_sha256:
         yield _finding(
@@ -60,7 +61,7 @@ def _model(plan: Plan, checkpoint: Checkpoint) -> Iterator[Finding]:
             "The plan is not bound to one checkpoint",
             "no hash of an index or of headers",
             "one of them, so that another checkpoint is noticed",
-            "moe-appliance plan make   binds the plan that it makes",
+            remake,
         )
     differs = [
         said
@@ -79,11 +80,11 @@ def _model(plan: Plan, checkpoint: Checkpoint) -> Iterator[Finding]:
             "The plan is for another checkpoint",
             f"{printable(checkpoint.origin)}: {checkpoint.tensor_count:,} tensors, {checkpoint.total_bytes:,} bytes",
             f"{printable(model.name)}: the same " + ", ".join(f"model.{key}" for key in differs),
-            _REMAKE,
+            remake,
         )
 
 
-def _geometry(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
+def _geometry(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]:
     wanted = plan.geometry.model_dump(exclude={"bits_per_layer", "codebook"})
     found = geometry_of(catalogue).model_dump(exclude={"bits_per_layer", "codebook"})
     differs = [key for key in wanted if wanted[key] != found[key]]
@@ -94,11 +95,11 @@ def _geometry(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
             "The model has another shape",
             ", ".join(f"{key} {printable(str(found[key]))}" for key in differs),
             ", ".join(f"{key} {printable(str(wanted[key]))}" for key in differs),
-            _REMAKE,
+            remake,
         )
 
 
-def _bits(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
+def _bits(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]:
     """What the plan says of the quantisation; a plan that says nothing is content with any."""
     wanted, shape = plan.geometry, catalogue.geometry
     differs = []
@@ -113,7 +114,7 @@ def _bits(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
             "The experts are quantised in another way",
             printable(", ".join(found for found, _ in differs)),
             printable(", ".join(said for _, said in differs)),
-            _REMAKE,
+            remake,
         )
 
 
@@ -123,7 +124,7 @@ def _bits_text(bits: tuple[float, ...] | None) -> str:
     return f"{min(bits):g} to {max(bits):g} over {len(bits)} layers"
 
 
-def _tensors(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
+def _tensors(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]:
     unknown = [name for name in plan.host.tensors if name not in catalogue.named]
     if unknown:
         yield _finding(
@@ -132,7 +133,7 @@ def _tensors(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
             f"The plan names {_count(len(unknown), 'tensor')} that the checkpoint does not have",
             _names(unknown),
             "names in the headers, of tensors that are no routed experts",
-            _REMAKE,
+            remake,
         )
     tables = [name for name in plan.host.tensors if catalogue.named_classes.get(name) is TensorClass.ENGRAM]
     if tables:
@@ -146,7 +147,7 @@ def _tensors(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
         )
 
 
-def _engram(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
+def _engram(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]:
     there = catalogue.whole_bytes(TensorClass.ENGRAM)
     if there and plan.host.engram is None:
         yield _finding(
@@ -164,7 +165,7 @@ def _engram(plan: Plan, catalogue: Catalogue) -> Iterator[Finding]:
             "The plan places Engram tables that the checkpoint does not have",
             "no Engram tables in the headers",
             "no host.engram",
-            _REMAKE,
+            remake,
         )
 
 
@@ -188,10 +189,11 @@ def _resident(plan: Plan) -> Iterator[Finding]:
             )
 
 
-def _tp(plan: Plan, memory: BoxMemory) -> Iterator[Finding]:
-    tp, width = plan.topology.tp, plan.geometry.moe_intermediate
+def _tp(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory, made: Budget) -> Iterator[Finding]:
+    tp, width = plan.topology.tp, catalogue.geometry.moe_intermediate
     cards = len(memory.vram_bytes)
-    unit = TILE if plan.geometry.codebook is not None else 1
+    unit = TILE if catalogue.geometry.codebook is not None else 1
+    could = next((n for n in range(min(tp, cards), 0, -1) if width % (n * unit) == 0), None)
     said = []
     if plan.topology.ep != 1:
         said.append((f"topology.ep {plan.topology.ep}", "1: expert parallelism cannot be budgeted"))
@@ -206,7 +208,7 @@ def _tp(plan: Plan, memory: BoxMemory) -> Iterator[Finding]:
             "The plan cannot be spread over these cards",
             observed,
             required,
-            f"moe-appliance plan make --gpus N   with another N than {tp}",
+            "moe-appliance preflight" if could is None else make_command(plan, checkpoint, made, gpus=could),
         )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import stat
 from pathlib import Path
 from shlex import quote
@@ -19,19 +18,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from appliance.errors import PlanError
+from appliance.plan.jsonfile import content
 from appliance.plan.jsontext import BadJson, read
 from appliance.plan.plan_errors import invalid, located, wrong_schema
 from appliance.plan.schema import SCHEMA, Plan
 from appliance.printable import printable
 from gateway.files import replace_file
 
-MAX_BYTES = 16 * 2**20
-"""A plan for 100 layers of 1,000 experts, each second one cold, has 0.4 MB."""
-
 
 def load(path: Path) -> Plan:
     """The plan in a file. Raises PlanError."""
-    return parse(path, _bytes(path))
+    return parse(path, content(path, "a plan", _MAKE))
 
 
 def parse(path: Path, raw: bytes) -> Plan:
@@ -67,19 +64,32 @@ def save(plan: Plan, path: Path, overwrite: bool = False) -> None:
 
 def write(path: Path, text: str, overwrite: bool = False) -> None:
     """Write a text at once; as `save`."""
+    file = target(path, overwrite)
     try:
-        target = path.resolve()
+        replace_file(file, text.encode(), 0o644)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def target(path: Path, overwrite: bool = False) -> Path:
+    """The file that `write` would write, links followed. Raises PlanError when it is not to be written."""
+    try:
+        file = path.resolve()
         with contextlib.suppress(FileNotFoundError):
-            kind = target.stat().st_mode
+            kind = file.stat().st_mode
             if not stat.S_ISREG(kind):
                 raise PlanError(f"{_shown(path)} is not a regular file; it stays as it is", "name another file")
             if not overwrite:
                 raise PlanError(f"{_shown(path)} exists already", f"name another file, or first: rm {_quoted(path)}")
-        replace_file(target, text.encode(), 0o644)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links is a RuntimeError, a NUL a ValueError
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        folder = _quoted(path.parent)
-        raise PlanError(f"{_shown(path)} cannot be written: {why}", f"ls -ld {folder}; df -h {folder}") from error
+        raise _unwritable(path, error) from error
+    return file
+
+
+def _unwritable(path: Path, error: Exception) -> PlanError:
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    folder = _quoted(path.parent)
+    return PlanError(f"{_shown(path)} cannot be written: {why}", f"ls -ld {folder}; df -h {folder}")
 
 
 _MAKE = "moe-appliance plan make   writes one; moe-appliance plan show FILE   reads one"
@@ -91,31 +101,6 @@ def _shown(path: Path) -> str:
 
 def _quoted(path: Path) -> str:
     return quote(_shown(path))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            raw = file.read(MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise PlanError(f"{_shown(path)}: there is no such file", _MAKE) from error
-    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise PlanError(f"{_shown(path)} cannot be read: {why}", f"ls -l {_quoted(path)}") from error
-    if len(raw) > MAX_BYTES:
-        raise PlanError(f"{_shown(path)} has more than {MAX_BYTES // 2**20} MiB: that is no plan", _MAKE)
-    return raw
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a regular file; nobody is waited for who might write to a pipe. Raises PlanError for what is none."""
-    fd = os.open(path, flags | os.O_NONBLOCK)
-    kind = os.fstat(fd).st_mode
-    if stat.S_ISREG(kind):
-        return fd
-    os.close(fd)
-    what, name = "a folder" if stat.S_ISDIR(kind) else "not a regular file", printable(str(path))
-    raise PlanError(f"{name} is {what}; a plan is a file", f"ls -ld {quote(name)}   and name the file")
 
 
 def _text(path: Path, raw: bytes) -> str:

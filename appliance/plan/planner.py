@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.checkpoint.catalogue import Catalogue, Load, TensorClass
+from appliance.checkpoint.catalogue import Catalogue, TensorClass
 from appliance.errors import PlanError
 from appliance.plan import ranges
 from appliance.plan.budget import Budget, budget
@@ -30,7 +30,9 @@ def plan_for(catalogue: Catalogue, model: PlanModel, request: Request, stats: Ro
     """The plan that `request` asks for, sealed. Raises PlanError: the model cannot be planned, no plan fits (by how
     much the best one misses, what to lower), or the request contradicts itself or the model."""
     if catalogue.missing:
-        raise PlanError(f"{catalogue.family}: cannot be planned: {catalogue.missing}", "moe-appliance checkpoint show")
+        raise PlanError(
+            f"{catalogue.family}: cannot be planned: {catalogue.missing}", "moe-appliance checkpoint show PATH"
+        )
     if stats is not None:
         stats.require_shape(catalogue.geometry)
     bare = _bare(catalogue, model, request, stats)
@@ -79,11 +81,7 @@ def _moved(catalogue: Catalogue, bare: Plan, request: Request, cold: Cold) -> Pl
 def _with_embedding(catalogue: Catalogue, bare: Plan, request: Request) -> Plan:  # 2
     if request.keep_embedding or not catalogue.whole_bytes(TensorClass.HEAD):
         return bare
-    names = tuple(
-        name
-        for name, cls in catalogue.named_classes.items()
-        if cls is TensorClass.EMBEDDING and catalogue.named[name].load is Load.ALWAYS
-    )
+    names = tuple(name for name, cls in catalogue.named_classes.items() if cls is TensorClass.EMBEDDING)
     return bare.model_copy(update={"host": PlanHost(engram=bare.host.engram, tensors=names)})
 
 

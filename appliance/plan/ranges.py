@@ -7,31 +7,51 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, pairwise
 
+MOST = 10_000
+"""Numbers are below it: no model has as many layers, or experts in one, and a range is kept written out."""
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
-def parse(text: str, limit: int | None = None) -> tuple[int, ...]:
+def parse(text: str, limit: int = MOST) -> tuple[int, ...]:
     """The numbers of `text`, ascending; "" is none. Raises ValueError: not a range, a number twice, one that is not
     below `limit`."""
+    return tuple(number for first, last in _runs(text, limit) for number in range(first, last + 1))
+
+
+def respell(text: str) -> str:
+    """The one spelling of what `text` says, found without writing the numbers out. Raises ValueError as `parse`."""
+    joined: list[tuple[int, int]] = []
+    for first, last in _runs(text, MOST):
+        if joined and joined[-1][1] + 1 == first:
+            first, _ = joined.pop()
+        joined.append((first, last))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in joined)
+
+
+def _runs(text: str, limit: int) -> list[tuple[int, int]]:
+    """First and last number of each part, ascending."""
     if not text.strip():
-        return ()
-    found: set[int] = set()
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        if match is None:
-            raise ValueError(f"{part.strip()!r} is neither a number nor a range such as 3-7")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise ValueError(f"{part.strip()!r} runs backwards")
-        if limit is not None and last >= limit:
-            raise ValueError(f"{last} is out of range: there are {limit}, 0 to {limit - 1}")
-        twice = found.intersection(range(first, last + 1))
-        if twice:
-            raise ValueError(f"{min(twice)} occurs twice")
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+        return []
+    runs = sorted(_run(part.strip(), limit) for part in text.split(","))
+    for (_, last), (first, _) in pairwise(runs):
+        if first <= last:
+            raise ValueError(f"{first} occurs twice")
+    return runs
+
+
+def _run(part: str, limit: int) -> tuple[int, int]:
+    """The first and the last number of one part. Raises ValueError."""
+    match = _PART.fullmatch(part)
+    if match is None:
+        raise ValueError(f"{part!r} is neither a number nor a range such as 3-7")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise ValueError(f"{part!r} runs backwards")
+    if last >= limit:
+        raise ValueError(f"{last} is out of range: there are {limit}, 0 to {limit - 1}")
+    return first, last
 
 
 def spell(numbers: Iterable[int]) -> str:

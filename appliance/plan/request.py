@@ -17,9 +17,9 @@ Method = Literal["routing-stats", "uniform", "layers", "manual"]
 @dataclass(frozen=True, slots=True)
 class Request:
     """`vram_bytes`: of the smallest card. `method`: how experts are chosen. `experts`: how many go to the host; None =
-    the least that fits. `layers`: for `layers`, which may go and in which order; empty = all, from the last one down.
-    `table`: for `manual`, layer -> its cold experts. `engram`: where the tables are, if the model has some.
-    `keep_embedding`: it stays on the cards. `profile`: the validated cap, if there is one: none is made up."""
+    the least that fits. `layers`: for `layers`, which may go and in which order, each once; empty = all, from the last
+    one down. `table`: for `manual`, layer -> its cold experts, each once. `engram`: where the tables are, if the model
+    has some. `keep_embedding`: it stays on the cards. `profile`: the validated cap, if there is one."""
 
     vram_bytes: int
     tp: int = 2

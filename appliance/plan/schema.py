@@ -39,10 +39,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-def _ranges(text: str) -> str:
-    return ranges.spell(ranges.parse(text))
-
-
 def _layer(text: str) -> str:
     if not text.isdecimal() or text != str(int(text)):
         raise ValueError(f"{text!r} is not a layer's number")
@@ -62,9 +58,11 @@ def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(set(layers)))
 
 
-Ranges = Annotated[str, AfterValidator(_ranges)]
+Ranges = Annotated[str, AfterValidator(ranges.respell)]
 Layer = Annotated[str, AfterValidator(_layer)]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
+Layers = Annotated[int, Field(ge=0, le=1_000)]
+Experts = Annotated[int, Field(ge=0, le=ranges.MOST)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -90,19 +88,19 @@ class PlanGeometry(_Part):
 
     family: str
     """How tensors are named and cut: a name that `moe-appliance checkpoint show` prints."""
-    layers: Annotated[int, Field(ge=1, le=10_000)]
+    layers: Annotated[Layers, Field(ge=1)]
     """The backbone's layers, all of them."""
     moe_layers: Ranges
     """Which of them have routed experts."""
-    experts: Annotated[int, Field(ge=1, le=100_000)]
+    experts: Annotated[Experts, Field(ge=1)]
     """Routed experts a layer."""
-    top_k: Annotated[int, Field(ge=1, le=100_000)]
+    top_k: Annotated[Experts, Field(ge=1)]
     """Experts that a token visits in a layer."""
-    draft_layers: Count = 0
+    draft_layers: Layers = 0
     """Layers of the built-in draft model; 0 = there is none."""
-    draft_experts: Count = 0
+    draft_experts: Experts = 0
     """Routed experts of each of them."""
-    draft_top_k: Count = 0
+    draft_top_k: Experts = 0
     """Experts that a token visits in each of them."""
     hidden: Count = 0
     """Width of the model."""

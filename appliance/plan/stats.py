@@ -5,13 +5,13 @@ The file is JSON, schema moe-appliance.routing-stats/1:
 
 Rules:
 - Every error names the file and the key.
-- Counts are visits, a token visits top-k experts of a layer: more visits than that are another model's counts.
+- Counts are visits, a token visits top-k experts of a layer, each once: more visits than that are another model's
+  counts.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,12 @@ from typing import Any
 
 from appliance.checkpoint.catalogue import Geometry
 from appliance.errors import PlanError
+from appliance.plan import jsonfile
 from appliance.printable import printable
 
 SCHEMA = "moe-appliance.routing-stats/1"
 _KEYS = {"schema", "model", "tokens", "counts"}
+_REMEDY = "give statistics that were counted for this model, or choose without them: --select uniform"
 _MOST = 2**53
 """Above it JSON's numbers are not whole in every program."""
 
@@ -51,6 +53,10 @@ class RoutingStats:
         for layer, visits in self.counts.items():
             if len(visits) != geometry.experts:
                 raise self._refused(f"counts.{layer} has {len(visits)} experts, the model has {geometry.experts}")
+            most_visited = max(range(len(visits)), key=visits.__getitem__)
+            if visits[most_visited] > self.tokens:
+                said = f"is {visits[most_visited]:,}, and {self.tokens:,} tokens visit an expert once each at most"
+                raise self._refused(f"counts.{layer}[{most_visited}] {said}")
             if sum(visits) > self.tokens * geometry.top_k:
                 most = f"{self.tokens:,} tokens visit {geometry.top_k} experts each"
                 raise self._refused(f"counts.{layer} sums to {sum(visits):,} visits, and {most}")
@@ -61,18 +67,12 @@ class RoutingStats:
 
 def load(path: Path) -> RoutingStats:
     """Read a file of routing statistics. Raises PlanError."""
-    try:
-        return parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise _refused(str(path), error.strerror or str(error)) from error
+    return parse(jsonfile.content(path, "routing statistics", _REMEDY), str(path))
 
 
 def parse(data: bytes, file: str) -> RoutingStats:
     """The statistics that `data` holds; `file` is for errors. Raises PlanError."""
-    try:
-        table = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _refused(file, f"not JSON: {error}") from error
+    table = jsonfile.value(data, file, _REMEDY)
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
         raise _refused(file, f'schema: must be "{SCHEMA}"')
     for key in sorted(_KEYS.symmetric_difference(table)):
@@ -106,7 +106,4 @@ def _is_count(value: Any) -> bool:
 
 
 def _refused(file: str, said: str) -> PlanError:
-    return PlanError(
-        f"{printable(file)}: {printable(said)}",
-        "give statistics that were counted for this model, or choose without them: --select uniform",
-    )
+    return PlanError(f"{printable(file)}: {printable(said)}", _REMEDY)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,7 @@ from appliance.plan.finding_ids import PLAN_IDS
 from appliance.plan.schema import Plan, Targets
 from gateway.state import Finding, Severity
 from gateway.status_findings import arranged
-from tests.box.boxes import furnish
+from tests.box.boxes import furnish, put
 from tests.checkpoint.packs.fixtures import PackFolder
 from tests.fake_nvml import FakeNvml, Setup, scenarios
 
@@ -189,7 +192,8 @@ def test_a_force_about_bytes_holds_for_one_plan_only(tmp_path: Path, pack_folder
 
 
 def test_what_can_be_forced_is_what_can_be_found() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "appliance/plan").glob("*.py"))
+    places = [*(ROOT / "appliance/plan").glob("*.py"), ROOT / "appliance/engine/planned.py"]
+    source = "".join(path.read_text() for path in places)
     used = set(re.findall(r'"(plan\.[a-z]+)"', source)) - {"plan.json"}
     assert used == PLAN_IDS
     assert PLAN_IDS < FINDING_IDS
@@ -232,3 +236,66 @@ def test_the_defaults_want_no_card() -> None:
 def test_the_study_plan_is_valid_json_with_its_own_id() -> None:
     plan = Plan.model_validate(json.loads(STUDY.read_text()))
     assert plan.plan_id == plan.identity
+
+
+def test_an_answer_that_something_else_wrote_into_is_told(tmp_path: Path) -> None:
+    looked = examiner(tmp_path, with_plan(STUDY, tmp_path))
+    put(tmp_path, {"shim/sitecustomize.py": "print('hello')"})
+    looked.environ = {**looked.environ, "PYTHONPATH": str(tmp_path / "shim")}
+    (finding,) = [finding for finding in looked.examine().findings if finding.id == "plan.checkpoint"]
+    assert "unreadable" in finding.observed
+
+
+def test_modules_that_lie_in_the_current_folder_are_not_run(tmp_path: Path) -> None:
+    put(tmp_path, {"here/pydantic.py": f"open({str(tmp_path / 'run')!r}, 'w')"})
+    settings = configured(tmp_path, with_plan(STUDY, tmp_path))[0].plan
+    with contextlib.chdir(tmp_path / "here"):
+        inspect_child.inspected(settings, inspect_child.BoxMemory(()), os.environ)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_cards_are_those_that_the_engines_environment_names(tmp_path: Path) -> None:
+    named = 'env = { CUDA_VISIBLE_DEVICES = "1" }\n[preflight]\ngpus = 1\n'
+    held = examiner(tmp_path, named, scenarios.HELD_MEMORY)
+    assert failed(held.examine().findings) == []
+    held.environ = {**held.environ, "CUDA_VISIBLE_DEVICES": "0"}
+    assert failed(held.examine().findings) == []  # [engine] env comes first
+    (tmp_path / "other").mkdir()
+    other = examiner(tmp_path / "other", "[preflight]\ngpus = 1\n", scenarios.HELD_MEMORY)
+    other.environ = {**other.environ, "CUDA_VISIBLE_DEVICES": " 1 "}
+    assert failed(other.examine().findings) == []
+    other.environ = {**other.environ, "CUDA_VISIBLE_DEVICES": "0"}
+    assert failed(other.examine().findings) == ["vram.free"]
+
+
+def test_an_engine_that_somebody_else_runs_may_hold_the_cards(tmp_path: Path) -> None:
+    fake = FakeNvml(tmp_path, scenarios.HELD_MEMORY)
+    furnish(fake.root)
+    file = tmp_path / "appliance.toml"
+    file.write_text('[engine]\nkind = "external"\nurl = "http://127.0.0.1:9"\n[preflight]\ngpus = 2\n')
+    config, paths = load(file, {})
+    paths.state_dir.mkdir()
+    looked = Examiner(config, paths, adapter_of(config, paths.state_dir), fake.environ(), fake.root)
+    assert failed(looked.examine().findings) == []
+
+
+def test_the_plans_profile_is_the_engines_and_its_cap_is_told(tmp_path: Path, pack_folder: PackFolder) -> None:
+    toml = with_plan(STUDY, pack_folder("study"))
+    profile = examiner(tmp_path, toml).examine().profile
+    assert profile is not None
+    assert (profile.streams, profile.floor_tok_per_s) == (4, 40.0)
+    assert profile.name == planfile.load(STUDY).profile.name  # type: ignore[union-attr]
+    looked = examiner(tmp_path, "streams = 6\n" + toml)
+    assert looked.config.engine.streams == 6  # type: ignore[union-attr]
+    seen = looked.examine()
+    assert "plan.cap" in [finding.id for finding in seen.findings]
+    assert seen.profile is not None
+    assert seen.profile.streams == 6
+
+
+def test_a_plan_is_made_for_as_many_cards_as_the_engine_uses(tmp_path: Path, pack_folder: PackFolder) -> None:
+    cards = scenarios.TWO_GOOD.cards
+    third = replace(cards[1], bus_id="0000:c1:00.0", uuid="GPU-33333333-0000-0000-0000-000000000000")
+    toml = with_plan(tmp_path / "made.json", pack_folder("study"), "make = true\n[preflight]\ngpus = 2\n")
+    examiner(tmp_path, toml, Setup(cards=(*cards, third))).examine()
+    assert planfile.load(tmp_path / "made.json").topology.tp == 2

@@ -21,9 +21,9 @@ from appliance.engine.probe_forms import CHAT, FLAGGED, MESSAGES
 from appliance.engine.probes import LIMIT_S
 from appliance.engine.run import PROBES_END_S, EngineRun
 from appliance.engine.settings import EmbeddedSettings, ExternalSettings
-from appliance.engine.supervisor import EngineSupervisor, Examined
+from appliance.engine.supervisor import EngineSupervisor, Examined, _causes
 from gateway import logs
-from gateway.state import BoxState, EngineAbilities, EngineState, Phase
+from gateway.state import BoxState, EngineAbilities, EngineState, Finding, Phase, Severity
 from tests.fake_engine.knobs import Knobs
 from tests.fake_engine.serving import serving
 
@@ -92,6 +92,32 @@ async def in_phase(board: Board, phase: Phase) -> EngineState:
 
 
 @pytest.mark.anyio
+async def test_a_finding_is_logged_once_and_again_when_its_severity_changed(tmp_path: Path) -> None:
+    # given a refused engine that is looked at again and again
+    lines = io.StringIO()
+    weak = EmbeddedEngine(EmbeddedSettings(), state_dir=tmp_path).findings(
+        dataclasses.replace(GOOD, mem_available_bytes=200 << 20)
+    )
+    board = Board(BoxState())
+    supervisor = EngineSupervisor(
+        adapter=EmbeddedEngine(EmbeddedSettings(), state_dir=tmp_path),
+        board=board,
+        state_dir=tmp_path,
+        runtime_dir=tmp_path,
+        examine=lambda: Examined(weak),
+        log=logs.configure("daemon", lines),
+    )
+    # when
+    supervisor._log_findings(weak)
+    board.update(findings=weak)
+    supervisor._log_findings(weak)
+    # then
+    assert lines.getvalue().count("daemon.finding") == 1
+    supervisor._log_findings([weak[0].model_copy(update={"severity": Severity.WARN})])
+    assert lines.getvalue().count("daemon.finding") == 2
+
+
+@pytest.mark.anyio
 async def test_what_an_engine_showed_is_on_the_board_while_it_is_ready(tmp_path: Path) -> None:
     board, log = Board(BoxState()), io.StringIO()
     async with serving(Knobs(time_scale=0.01, dialects=(CHAT, MESSAGES))) as engine:
@@ -136,3 +162,13 @@ def test_the_probes_end_before_the_start_limit_would_end_the_engine(left_s: floa
     )
     run._start_ends_s = time.monotonic() + left_s
     assert run._probe_limit_s() == pytest.approx(limit_s, abs=0.5)
+
+
+def test_what_clients_are_told_first_is_the_cause_and_not_its_effect() -> None:
+    def failed(id_: str, depends_on: str | None = None) -> Finding:
+        return Finding(
+            id=id_, severity=Severity.FAIL, title="t", observed="o", required="r", remedy="do", depends_on=depends_on
+        )
+
+    found = (failed("nvml.load", "dev.nodes"), failed("dev.nodes"), failed("mig.off", "nobody"))
+    assert [cause.id for cause in _causes(found)] == ["dev.nodes", "mig.off", "nvml.load"]

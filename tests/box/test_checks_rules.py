@@ -7,18 +7,19 @@ from collections import Counter
 from dataclasses import fields, replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.box import checks
 from appliance.box.checks import page as docs
 from appliance.box.facts import Counters, Facts
-from appliance.box.gpu import DeepReport, Gpu, GpuReport, Outcome, Relation
+from appliance.box.gpu import Bandwidth, DeepReport, Gpu, GpuProcess, GpuReport, Outcome, Relation
 from appliance.box.host import Host
 from appliance.box.needs import Needs
 from gateway.state import Severity
 from gateway.status_findings import arranged
-from tests.box.boxes import bar, deep, facts, gpu, host, report
+from tests.box.boxes import GIB, bar, deep, facts, gpu, host, report
 from tests.box.test_checks_cases import CASES, said
 
 ENOUGH = settings(max_examples=200, deadline=None)
@@ -33,6 +34,7 @@ NEEDS = st.builds(
     ).map(tuple),
     largest_region_bytes=st.sampled_from([None, 0, 2**40]),
     own_pids=st.sampled_from([frozenset[int](), frozenset({1})]),
+    visible=st.sampled_from([None, (), ("1",), ("1", "0"), ("GPU-",), ("7",)]),
 )
 BOXES = [box for box, _, _, _, _ in CASES.values()] + [facts()]
 
@@ -141,3 +143,97 @@ def test_good_boxes_of_many_cards_are_clean() -> None:
     )
     assert [finding for finding in checks.judge(box, Needs(gpus=4)) if finding.severity is not Severity.INFO] == []
     assert checks.judge(replace(box, deep=deep()), Needs(gpus=4)) == ()
+
+
+OTHERS = GpuProcess(4711, 80 * GIB, "somebody's")
+FOUR = facts(
+    gpus=report(
+        gpu(0),
+        gpu(1),
+        gpu(2),
+        gpu(3, mig=(True, True), used_bytes=80 * GIB, processes=(OTHERS,), remap_failed=True, persistence=False),
+    ),
+    deep=deep(
+        bandwidth=Bandwidth(alone={0: 55.0, 1: 55.0, 2: 55.0, 3: 5.0}, together={}, gen={3: 1}, width={3: 4}),
+    ),
+)
+
+
+def ids(box: Facts, needs: Needs) -> list[str]:
+    return [finding.id for finding in checks.judge(box, needs)]
+
+
+def test_a_card_that_the_engine_does_not_use_is_nobodys_concern() -> None:
+    assert {"mig.off", "vram.free", "gpu.remap", "bw.h2d", "pcie.gen"} <= set(ids(FOUR, Needs()))
+    assert ids(FOUR, Needs(gpus=2)) == ["gpu.count"]
+    assert ids(FOUR, Needs(gpus=2, visible=("1", "2"))) == []
+    assert "vram.free" in ids(FOUR, Needs(gpus=2, visible=("0", "3")))
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, [0, 1, 2, 3]),
+        (("2", "0"), [2, 0]),
+        (("GPU-3",), [3]),
+        (("GPU-",), []),  # of several
+        (("1", "9", "2"), [1]),  # CUDA stops at the first that is none
+        (("1", "1"), [1]),
+        (("",), []),
+        (("-1",), []),
+    ],
+)
+def test_the_cards_that_may_be_seen_are_named_as_cuda_names_them(
+    visible: tuple[str, ...] | None, seen: list[int]
+) -> None:
+    assert FOUR.gpus is not None
+    assert [card.index for card in checks.seen_of(FOUR.gpus.gpus, visible)] == seen
+
+
+def test_cards_that_are_hidden_by_the_environment_are_missing_and_it_is_said_by_what() -> None:
+    (finding,) = checks.judge(facts(), Needs(gpus=2, visible=("1",)))
+    assert (finding.id, finding.severity) == ("gpu.count", Severity.FAIL)
+    assert "CUDA_VISIBLE_DEVICES=1" in finding.observed
+    assert "CUDA_VISIBLE_DEVICES=0,1" in finding.remedy
+
+
+def test_a_plans_bars_are_for_the_engines_cards_in_its_order() -> None:
+    small = facts(gpus=report(gpu(0, total_bytes=8 * GIB), gpu(1)))
+    needs = Needs(gpus=1, visible=("1", "0"), bars=(bar("gpu0", 80.0),))
+    assert "vram.total" not in ids(small, needs)
+    (finding,) = [f for f in checks.judge(small, replace(needs, visible=("0",))) if f.id == "vram.total"]
+    assert finding.observed.startswith("gpu0 has")
+
+
+def test_a_container_with_some_of_the_machines_cards_is_no_fault() -> None:
+    nodes = {
+        "/dev/nvidiactl": "",
+        "/dev/nvidia-uvm": "",
+        "/dev/nvidia0": "",
+        "/dev/nvidia1": "No such file or directory",
+    }
+    box = facts(
+        gpus=report(gpu(0), lost=("0000:81:00.0: the kernel module has it, the library does not count it",)),
+        host=host(device_nodes=nodes),
+    )
+    (finding,) = checks.judge(box, Needs(gpus=1))
+    assert (finding.id, finding.severity) == ("gpu.lost", Severity.INFO)
+    assert "reboot" not in finding.remedy
+    # with too few of them there is one line, and its remedy is no reboot either
+    (row,) = arranged(checks.judge(box, Needs(gpus=2)))
+    assert (row.id, row.severity, [child.id for child in row.folded]) == ("gpu.lost", Severity.FAIL, ["gpu.count"])
+    assert "docker run --gpus" in row.remedy
+    # a node that is there and shut is a fault, also in a container
+    shut = facts(gpus=report(gpu(0)), host=host(device_nodes={**nodes, "/dev/nvidia-uvm": "No such file or directory"}))
+    (finding,) = checks.judge(shut, Needs(gpus=1))
+    assert finding.id == "dev.nodes"
+    assert "all 3 open" in finding.required
+
+
+def test_nodes_that_are_missing_beside_a_driver_of_two_versions_are_its_effect() -> None:
+    box = facts(
+        gpus=GpuReport(Outcome.MISMATCH, driver="2", module="1"),
+        host=host(device_nodes={"/dev/nvidia-uvm": "No such file or directory"}),
+    )
+    (row,) = arranged(checks.judge(box, Needs(gpus=2)))
+    assert (row.id, [child.id for child in row.folded]) == ("nvml.mismatch", ["dev.nodes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -116,3 +117,35 @@ def test_more_words_than_a_pipe_holds_do_not_stop_it() -> None:
 def test_a_program_that_is_not_there_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         run(["/nonexistent/program"], os.environ, DEADLINE_S)
+
+
+def test_beside_one_that_no_signal_ends_no_other_is_started() -> None:
+    # given a child that lives on, as in a driver's uninterruptible sleep
+    spared: list[int] = []
+    one = OneChild(kill=lambda group, _: spared.append(group), after_kill_s=0.1)
+    assert one.ask(python("import time; time.sleep(600)"), {}, 0.1).code is None
+    # when it is asked again, then it is named
+    assert one.ask(python("print('out')"), {}, 20.0).refused.startswith(f"process {spared[0]} still hangs")
+    # when the driver lets go of it
+    os.killpg(spared[0], signal.SIGKILL)
+    os.waitid(os.P_PID, spared[0], os.WEXITED | os.WNOWAIT)
+    assert one.ask(python("print('out')"), {}, 20.0).out == "out\n"
+
+
+def test_the_end_of_the_process_ends_what_a_thread_still_waits_for(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    asker = f"""
+import threading, time
+from pathlib import Path
+from appliance.box.child import run
+ask = ["sh", "-c", "echo $$ > {pids}.new; mv {pids}.new {pids}; exec sleep 600"]
+threading.Thread(target=run, args=(ask, {{"PATH": "/usr/bin:/bin"}}, 600.0), daemon=True).start()
+while not Path({str(pids)!r}).exists():
+    time.sleep(0.005)
+"""
+    subprocess.run([sys.executable, "-c", asker], check=True, timeout=20)
+    (pid,) = started(pids)
+    ends = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < ends:
+        time.sleep(0.005)
+    assert not alive(pid)

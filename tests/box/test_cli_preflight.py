@@ -26,12 +26,14 @@ from appliance.cli import preflight as verbs
 from appliance.cli.app import app
 from appliance.cli.box import Box
 from appliance.errors import MoeError
+from appliance.plan import planfile
 from gateway.state import BoxState, EngineState
 from tests.box.boxes import BOOT_ID, furnish, put
 from tests.fake_cuda import fake_cuda
 from tests.fake_nvml import FakeNvml, Setup, scenarios
 
 GOLDEN = Path(__file__).with_name("golden")
+ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("moe-appliance")
 BOXES: Mapping[str, tuple[Setup, int]] = {
     "two-good-cards": (scenarios.TWO_GOOD, 0),
@@ -228,3 +230,29 @@ def test_an_engine_that_holds_cards_is_known_from_the_daemon(
     assert verbs._running(given(tmp_path)) is None  # there is no socket
     put(tmp_path, {"state/run/control.sock": ""})
     assert verbs._running(given(tmp_path)) == expected
+
+
+def test_nothing_is_forced_by_a_line_that_is_refused(tmp_path: Path) -> None:
+    run = Run(tmp_path, scenarios.MIG_ON)
+    run.here("--force", "mig.off", "--reason", "x", "--deep", "--cached", code=2)
+    assert not (run.home / "state/forced.json").exists()
+
+
+def test_a_force_is_about_the_plan_that_is_judged(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    plan = ROOT / "plans/deepseek-v4.1-flash-2x-rtx-pro-6000.json"
+    run.here("--plan", str(plan), "--force", "vram.total", "--reason", "we know")
+    (kept,) = json.loads((run.home / "state/forced.json").read_text())
+    assert kept["plan_id"] == planfile.load(plan).identity
+
+
+def test_a_runtime_folder_that_is_shut_to_us_has_no_engine_that_we_know_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shut(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    box = given(tmp_path)
+    assert box.paths
+    monkeypatch.setattr(Path, "exists", shut)
+    assert verbs._running(box) is None

@@ -113,6 +113,18 @@ def test_a_card_that_the_driver_does_not_count_is_named_by_its_address(tmp_path:
     assert report.lost == ("0000:81:00.0: the kernel module has it, the library does not count it",)
 
 
+@pytest.mark.parametrize("code", [15, 23, 999])
+def test_a_driver_that_cannot_count_its_cards_is_a_failure_in_its_words(tmp_path: Path, code: int) -> None:
+    report = gathered(tmp_path, fails={"nvmlDeviceGetCount_v2": code})
+    assert report.outcome is Outcome.FAILED
+    assert report.error
+
+
+def test_a_card_that_is_refused_with_a_code_without_words_is_named(tmp_path: Path) -> None:
+    report = gathered(tmp_path, fails={"nvmlDeviceGetHandleByIndex_v2": 29})
+    assert report.lost[1] == "card 1 at 0000:81:00.0: An error that pynvml has no words for"
+
+
 def test_a_lost_card_is_named_and_the_other_reported(tmp_path: Path) -> None:
     report = gathered(tmp_path, scenarios.ONE_LOST)
     assert (report.outcome, [gpu.index for gpu in report.gpus]) == (Outcome.OK, [0])

@@ -66,3 +66,12 @@ def test_an_exception_in_the_body_is_not_swallowed_and_the_watch_ends(tmp_path: 
     with pytest.raises(ValueError, match="copy failed"), links:
         raise ValueError("copy failed")
     assert links.seen == {0: (5, 16), 1: (5, 16)}
+
+
+@pytest.mark.parametrize("written", ["hello", "[1]", '{"0": 5}', '{"first": [1, 2]}'])
+def test_a_line_that_something_else_wrote_is_no_link(written: str) -> None:
+    links = Links(60, {"PATH": "/usr/bin:/bin"})
+    links._argv = ["sh", "-c", f"echo '{written}'; exec sleep 60"]
+    with links:
+        pass
+    assert links.seen == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.box import preflight
+from appliance.box import kept, preflight
 from appliance.box.facts import Facts
 from appliance.box.forced import Forced
 from appliance.box.forced import force as force_
@@ -207,3 +208,60 @@ def test_an_error_in_a_probe_is_raised_where_it_is_waited_for(tmp_path: Path, mo
 def test_forced_is_a_value_with_a_reason() -> None:
     with pytest.raises(ValueError, match="reason"):
         Forced(id="mig.off", reason="", at_s=0.0)
+
+
+def test_what_was_measured_of_other_cards_is_not_used(box: dict[str, Facts], tmp_path: Path) -> None:
+    of_two = deep(pin_error="out of memory", cards=((0, "GPU-0"), (1, "GPU-1")))
+    assert ids(run(tmp_path, measured=of_two)) == ["mem.pin"]
+    # a driver that does not answer says nothing of cards
+    box["now"] = facts(gpus=GpuReport(Outcome.HUNG))
+    assert "mem.pin" in ids(run(tmp_path))
+    # when a card fell off the bus, the others have its index
+    box["now"] = facts(gpus=report(gpu(0, uuid="GPU-1")))
+    after = run(tmp_path, Needs(gpus=1))
+    assert (ids(after), after.facts.deep) == ([], None)
+    assert "other cards" in after.notes[0]
+
+
+def test_only_the_engines_cards_are_measured(box: dict[str, Facts], tmp_path: Path) -> None:
+    box["now"] = facts(gpus=report(gpu(0), gpu(1), gpu(2)))
+    asked: list[str] = []
+
+    def measure(cards: Sequence[Gpu]) -> DeepReport:
+        asked.extend(card.uuid for card in cards)
+        return deep()
+
+    preflight.run(tmp_path, Needs(gpus=2, visible=("2", "0")), deep=measure)
+    assert asked == ["GPU-2", "GPU-0"]
+
+
+@pytest.mark.parametrize("name", ["preflight.json", "forced.json"])
+def test_a_pipe_in_a_files_place_holds_up_nobody(name: str, box: dict[str, Facts], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    seen = run(tmp_path)
+    said = " ".join((*seen.notes, *(finding.observed for finding in seen.findings)))
+    assert f"{name}" in said
+    assert "no regular file" in said
+
+
+def test_what_root_keeps_goes_to_the_folders_owner_and_no_other_file_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_away: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(kept.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(kept.os, "chown", lambda *args, **named: given_away.append((*args, named)))
+    kept.keep(tmp_path / "file", b"{}", 0o600)
+    owner = tmp_path.stat()
+    assert given_away == [(tmp_path / "file", owner.st_uid, owner.st_gid, {"follow_symlinks": False})]
+
+
+def test_a_folder_that_is_shut_to_us_costs_notes_only(
+    box: dict[str, Facts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shut(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight, "read", shut)
+    monkeypatch.setattr(preflight, "keep", shut)
+    monkeypatch.setattr(Path, "exists", shut)
+    assert "Permission denied" in run(tmp_path).notes[0]

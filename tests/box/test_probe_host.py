@@ -93,6 +93,16 @@ def test_the_least_cgroup_limit_counts_and_version_1_has_a_number_for_none(tmp_p
         },
     )
     assert probed(tmp_path).cgroup_bytes == 7000
+    assert probed(tmp_path).cgroup_free_bytes is None  # nobody says what is used of it
+    put(
+        tmp_path,
+        {
+            "sys/fs/cgroup/memory/a/memory.usage_in_bytes": "6500\n",
+            "sys/fs/cgroup/memory/a/memory.stat": "total_inactive_file 500\n",
+            "sys/fs/cgroup/a/memory.current": "7900\n",
+        },
+    )
+    assert probed(tmp_path).cgroup_free_bytes == 100
 
 
 def test_bridges_above_a_card_are_read_and_those_that_redirect_are_named(tmp_path: Path) -> None:
@@ -233,3 +243,23 @@ def test_a_family_is_a_process_and_all_below_it() -> None:
             assert family(Path("/"), child.pid) < family(Path("/"), os.getpid())
         finally:
             os.killpg(child.pid, 9)
+
+
+def test_records_that_were_overwritten_while_they_were_read_do_not_end_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, {"kmsg": ""})
+    answers: list[bytes | OSError] = [
+        BrokenPipeError(32, "Broken pipe"),
+        b"6,1,1,-;NVRM: Xid (PCI:0000:41:00): 79, off the bus\n",
+        BlockingIOError(11, "Try again"),
+    ]
+
+    def read(_: int, __: int) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(probe_log.os, "read", read)
+    assert "Xid" in (probe_log._kmsg(tmp_path / "kmsg") or "")

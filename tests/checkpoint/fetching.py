@@ -71,7 +71,8 @@ class FileServer:
 
     `hold`: path -> bytes after which a body stops until `release` is set (once it holds, `held` is set). `cut`: path ->
     bytes after which the connection is closed, one entry a request. `moved`: path -> URL. `etag` makes one, None leaves
-    it out. `no_ranges_after`: all ranges but this many first bytes are ignored.
+    it out. `no_ranges_after`: all ranges but this many first bytes are ignored. `absent`: status,
+    body and type of the answer for what is not there. `unsized`: paths whose body has no length and is sent twice.
     """
 
     files: dict[str, bytes]
@@ -80,6 +81,8 @@ class FileServer:
     moved: dict[str, str] = field(default_factory=dict)
     etag: Callable[[bytes], str | None] = lambda data: f'"{hashlib.md5(data).hexdigest()}"'
     no_ranges_after: int | None = None
+    absent: tuple[int, bytes, str] = (404, b"no such file", "text/plain")
+    unsized: frozenset[str] = frozenset()
     log: list[Asked] = field(default_factory=list)
     held: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
@@ -137,8 +140,16 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = of.files.get(path)
         if data is None:
-            self.send_response(404)
-            self._end(b"no such file")
+            status, body, kind = of.absent
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self._end(body)
+            return
+        if path in of.unsized and asked.headers.get("range") != "bytes=0-0":
+            self.send_response(200)
+            self.end_headers()
+            self.close_connection = True
+            self._body(of, asked, data * 2)
             return
         self._send(of, asked, data)
 

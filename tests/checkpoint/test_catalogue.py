@@ -314,3 +314,13 @@ def test_a_lost_expert_is_named_wherever_it_was(expert: int, layer: int, matrix:
 
     assert made.missing.startswith(f"layer {layer}")
     assert f"expert {expert}" in made.missing
+
+
+@pytest.mark.parametrize(("key", "said"), [("num_hidden_layers", "layers"), ("num_local_experts", "experts")])
+def test_a_configuration_larger_than_any_model_is_not_gone_through(key: str, said: str) -> None:
+    made = checkpoint("gpt-oss")
+
+    found = catalogue_of(replace(made, config={**made.config, key: 1 << 20}))
+
+    assert (found.family, found.experts) == ("unknown", {})
+    assert f"1,048,576 {said}" in found.missing

@@ -7,6 +7,7 @@ import contextlib
 import json
 import resource
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from hashlib import sha256
@@ -280,3 +281,32 @@ def test_sums_can_be_adopted(tmp_path: Path) -> None:
     assert code == 0
     assert "SHA256SUMS written: 6 files" in out
     assert sorted((tmp_path / "SHA256SUMS").read_bytes().splitlines()) == sorted(sums(files).splitlines())
+
+
+def test_what_a_folder_says_of_its_origin_is_quoted_where_it_is_to_be_typed(tmp_path: Path) -> None:
+    files = checkpoint(size=1000)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "SHA256SUMS").write_bytes(sums(files))
+    said = {"origin": "org/name; touch gone", "revision": "$(id)", "fetched_at": "", "complete": False, "files": {}}
+    (tmp_path / ".moe-appliance-origin.json").write_text(json.dumps({"schema": "moe-appliance.origin/1"} | said))
+
+    code, out, _err = finish(start("verify", str(tmp_path)))
+
+    assert code == 1
+    assert "checkpoint fetch 'org/name; touch gone@$(id)' --to" in out
+
+
+def test_ctrl_c_ends_a_fetch_at_once_when_the_hub_does_not_answer(tmp_path: Path) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as hub:
+        address = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        process = start("fetch", "org/name", "--to", str(tmp_path / "to"), env={"HF_ENDPOINT": address})
+        hub.settimeout(20)
+        connection, _peer = hub.accept()
+        with connection:
+            assert connection.recv(1)
+            process.send_signal(signal.SIGINT)
+            code, _out, err = finish(process)
+
+    assert code == 130
+    assert err.startswith("Stopped.")

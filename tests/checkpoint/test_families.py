@@ -276,3 +276,15 @@ def test_the_formats_do_not_answer_for_each_other() -> None:
 def test_every_family_is_registered_once_and_has_a_pack() -> None:
     assert len({kind.__name__ for kind in FAMILIES}) == len(FAMILIES)
     assert {type(family(name)) for name in OF} == set(FAMILIES)
+
+
+def test_an_old_gguf_of_deepseek_caches_all_heads_and_not_the_latent_vectors() -> None:
+    made = checkpoint("deepseek2.gguf")
+    old = {key: value for key, value in made.config.items() if not key.endswith("_mla")}
+    old |= {"deepseek2.attention.key_length": 192, "deepseek2.attention.value_length": 128}
+    old |= {"deepseek2.attention.head_count_kv": 128}
+
+    found = find(replace(made, config=old))
+
+    assert isinstance(found, Family)
+    assert found.kv(2, "bf16").per_token_bytes == 31 * 128 * (192 + 128) * 2

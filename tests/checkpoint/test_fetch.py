@@ -203,3 +203,24 @@ async def test_a_query_of_the_address_reaches_the_server_and_no_file(tmp_path: P
 async def test_a_folder_of_this_machine_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is on this machine already"):
         await fetched(str(tmp_path), tmp_path / "to")
+
+
+@pytest.mark.parametrize(
+    "absent", [(403, b"<Error>AccessDenied</Error>", "application/xml"), (200, b"<html>the app</html>", "text/html")]
+)
+async def test_a_server_that_says_otherwise_than_404_of_what_it_lacks_is_fetched_from(
+    tmp_path: Path, absent: tuple[int, bytes, str]
+) -> None:
+    files = checkpoint()
+    with FileServer(files, absent=absent).running() as server:
+        await fetched(server.url, tmp_path)
+
+    assert names(tmp_path) == {*files, "SHA256SUMS"}
+
+
+@pytest.mark.parametrize("absent", [(403, b"", "text/plain"), (200, b"<html>the app</html>", "text/html")])
+async def test_a_shard_that_such_a_server_lacks_is_named(tmp_path: Path, absent: tuple[int, bytes, str]) -> None:
+    files = checkpoint()
+    del files[FIRST]
+    with FileServer(files, absent=absent).running() as server, pytest.raises(CheckpointError, match=FIRST):
+        await fetched(server.url, tmp_path)

@@ -184,3 +184,36 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     said = "file/dir: it cannot be written: Not a directory"
     with FileServer(checkpoint()).running() as server, pytest.raises(CheckpointError, match=said):
         await fetched(server.url, tmp_path / "file" / "dir")
+
+
+async def test_a_body_without_an_end_does_not_fill_the_disk_and_is_not_continued(tmp_path: Path) -> None:
+    files = checkpoint()
+    with FileServer(files, unsized=frozenset((FIRST,))).running() as server:
+        with pytest.raises(CheckpointError, match=f"{FIRST} changed at its source .* more than its") as refused:
+            await fetched(server.url, tmp_path)
+        assert "same command again" in refused.value.remedy
+        assert (tmp_path / f"{FIRST}.part").stat().st_size == 0
+        server.unsized = frozenset()
+        await fetched(server.url, tmp_path)
+
+    assert (tmp_path / FIRST).read_bytes() == files[FIRST]
+
+
+async def test_names_that_are_one_file_on_some_disks_are_refused(tmp_path: Path) -> None:
+    files = {name: shard(f"t{at}", 100) for at, name in enumerate(("Model.safetensors", "model.safetensors"))}
+    index = {"weight_map": {f"t{at}": name for at, name in enumerate(files)}}
+    files["model.safetensors.index.json"] = json.dumps(index).encode()
+    with FileServer(files).running() as server, pytest.raises(CheckpointError, match="which are one on some disks"):
+        await fetched(server.url, tmp_path)
+
+
+@pytest.mark.parametrize("name", [f"{FIRST}.part.json", ".moe-appliance-origin.json"])
+async def test_a_pipe_under_a_name_of_ours_does_not_keep_a_fetch_waiting(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with FileServer(checkpoint()).running() as server:
+        fetching = asyncio.wait_for(fetched(server.url, tmp_path), 20)
+        if name.startswith("."):
+            with pytest.raises(CheckpointError, match="not a regular file"):
+                await fetching
+        else:
+            await fetching

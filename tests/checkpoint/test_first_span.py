@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.checkpoint.first_span import BLIND_BYTES, FIXED_BYTES, FirstSpan
+from appliance.checkpoint.headers import LENGTH_BYTES, LIMIT_BYTES
 from tests.checkpoint.packs.deepseek_v41 import released
 from tests.checkpoint.packs.writer import header
 
@@ -42,3 +43,16 @@ def test_it_learns_from_one_shard_what_the_others_need(each: int, counts: list[i
     for shard, count in enumerate(counts):
         need = names[str(shard)] + count * each
         assert need <= first.bytes_for(str(shard)) <= 1.01 * need + FIXED_BYTES + 1
+
+
+def test_a_shard_with_a_header_full_of_metadata_does_not_make_the_next_request_read_weights() -> None:
+    first = FirstSpan({"a": "one"} | {f"tensor.{number}": "two" for number in range(10_000)})
+    first.learn("one", LIMIT_BYTES)
+
+    assert first.bytes_for("two") < 5_000_000
+
+
+def test_no_more_is_asked_for_than_a_header_may_have() -> None:
+    names = {"x" * 1000 + str(number): "one" for number in range(100_000)}
+
+    assert FirstSpan(names).bytes_for("one") == LENGTH_BYTES + LIMIT_BYTES

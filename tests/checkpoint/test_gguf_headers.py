@@ -231,3 +231,10 @@ def test_a_url_of_a_gguf_file_is_refused() -> None:
     assert isinstance(source, Url)
     with pytest.raises(CheckpointError, match="from this machine only"):
         read(source, environ={})
+
+
+def test_a_tensor_that_is_no_whole_number_of_blocks_is_told(tmp_path: Path) -> None:
+    file = write(tmp_path / "m.gguf", METADATA, [("a", (384, 2), Q4_K)])
+
+    with pytest.raises(CheckpointError, match=r"no whole number of blocks of 256"):
+        read(Folder(file), environ={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -238,3 +239,18 @@ json_values = st.recursive(
 def test_no_json_crashes_the_reader(entries: dict[str, Any]) -> None:
     for found in parsed(entries).faults:
         assert found.text.isprintable()
+
+
+def test_a_text_full_of_quotes_costs_no_more_than_its_length() -> None:
+    entries = {"__metadata__": {"data_offsets": '"' * 1_000_000}, "a": entry()}
+    began_s = time.process_time()
+
+    assert parsed(entries).faults == ()
+    assert time.process_time() - began_s < 5
+
+
+def test_a_name_that_fills_the_header_is_cut_before_it_is_looked_at() -> None:
+    began_s = time.process_time()
+
+    assert len(fault({"x" * 80_000_000: entry("F32", (2, 3), (0, 25))}, 25)) < 1000
+    assert time.process_time() - began_s < 1

@@ -115,12 +115,27 @@ def test_gguf_is_read_from_this_machine_only() -> None:
 
 
 def test_the_hubs_token_goes_to_nobody_but_the_hub() -> None:
-    environ = {"HF_ENDPOINT": "http://hub:80", "HF_TOKEN": "hub-secret", "MOE_CHECKPOINT_TOKEN": "url-secret"}
+    environ = {"HF_ENDPOINT": "https://hub:80", "HF_TOKEN": "hub-secret", "MOE_CHECKPOINT_TOKEN": "url-secret"}
 
-    assert remote_of(Url("http://other/x"), environ).token == "url-secret"
-    assert remote_of(Url("http://other/x"), {"HF_TOKEN": "hub-secret"}).token is None
-    assert remote_of(Url("http://hub:80/org/name/resolve/main/"), environ).token == "hub-secret"
-    assert "secret" not in repr(remote_of(Url("http://other/x"), environ))
+    assert remote_of(Url("https://other/x"), environ).token == "url-secret"
+    assert remote_of(Url("https://other/x"), {"HF_TOKEN": "hub-secret"}).token is None
+    assert remote_of(Url("https://hub:80/org/name/resolve/main/"), environ).token == "hub-secret"
+    assert "secret" not in repr(remote_of(Url("https://other/x"), environ))
+
+
+@pytest.mark.parametrize(
+    ("source", "variable"), [(Url("http://another.test/x"), "MOE_CHECKPOINT_TOKEN"), (Hub("org/name"), "HF_TOKEN")]
+)
+def test_a_token_is_not_sent_where_everybody_on_the_way_could_read_it(source: Url | Hub, variable: str) -> None:
+    with pytest.raises(CheckpointError, match="has no https") as caught:
+        remote_of(source, {"HF_ENDPOINT": "http://far.test", variable: "hush"})
+    assert "hush" not in str(caught.value)
+    assert caught.value.remedy.endswith(f"unset {variable}")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
+def test_this_machine_may_have_the_token_without_https(host: str) -> None:
+    assert remote_of(Url(f"http://{host}:8000/x"), {"MOE_CHECKPOINT_TOKEN": "hush"}).token == "hush"
 
 
 @pytest.mark.parametrize("token", ["a\nb", "gr\u00fcn", "a\x00"])

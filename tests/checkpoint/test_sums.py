@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.checkpoint.sums import etag_sum, format_sums, is_ours, parse_sums, safe_name
+from appliance.checkpoint.sums import distinct, etag_sum, format_sums, is_ours, parse_sums, safe_name
 from appliance.errors import CheckpointError
 
 A, B = "a" * 64, "b" * 64
@@ -117,3 +117,15 @@ def _passes(name: str) -> bool:
 )
 def test_only_a_strong_etag_of_64_hex_digits_is_a_sum(etag: str | None, found: str | None) -> None:
     assert etag_sum(etag) == found
+
+
+@pytest.mark.parametrize(
+    "names", [("a", "A"), ("stra\u00dfe", "STRASSE"), ("\u00e9", "e\u0301"), ("a", "a/b"), ("A/x", "a/y"), ("a/b", "A")]
+)
+def test_names_that_may_be_one_file_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(CheckpointError, match="the index names"):
+        distinct(names, "the index")
+
+
+def test_names_that_stay_apart_are_not_refused() -> None:
+    distinct(("a", "b", "c/a", "c/b", "c/d/a", "ab", "a.b"), "the index")

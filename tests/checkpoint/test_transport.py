@@ -36,6 +36,23 @@ def other(tmp_path: Path) -> Iterator[RangeServer]:
         yield running
 
 
+async def test_a_body_that_drips_is_given_up(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.checkpoint.transport.SLOW_S", 0.0)
+    monkeypatch.setattr("appliance.checkpoint.transport.SLOWEST_BYTES_S", 1e12)
+    async with Transport(sleep=Naps(), retries=1) as transport:
+        with pytest.raises(TransportError, match=r"the server sent .* bytes in 0 s, 2 times"):
+            await transport.span(server.url + NAME, 0, 99)
+        with pytest.raises(TransportError, match=r"the server sent .* bytes in 0 s, 2 times"):
+            await transport.get(server.url + NAME, len(DATA))
+
+
+@pytest.mark.parametrize(
+    "said", ["Mon, 01 Jan 2024 00:00:00 +99999999999999999999", "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"]
+)
+def test_a_retry_after_that_is_no_time_is_as_none(said: str) -> None:
+    assert pause_s(0, said, datetime.now(UTC), 0.5) == 0.5
+
+
 class Naps:
     """Stands for sleeping; says how long it would have been."""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 from appliance.checkpoint import provenance
 from appliance.checkpoint.progress import Progress
+from appliance.checkpoint.regular import open_regular
 from appliance.checkpoint.verify import Trouble, Verified, verify
 from appliance.errors import CheckpointError
 from tests.checkpoint.fetching import FIRST, SECOND, checkpoint, sha, sums
@@ -89,14 +93,12 @@ async def test_extra_files_that_no_engine_loads_are_told_and_good(folder: Path) 
 async def test_a_file_that_cannot_be_read_is_named_and_the_others_are_checked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Path.open
-
-    def failing(self: Path, *arguments: object, **options: object) -> object:
-        if self.name == SECOND:
+    def failing(path: Path) -> FileIO:
+        if path.name == SECOND:
             raise OSError(5, "Input/output error")
-        return opened(self, *arguments, **options)  # type: ignore[call-overload]
+        return open_regular(path)
 
-    monkeypatch.setattr(Path, "open", failing)
+    monkeypatch.setattr("appliance.checkpoint.folder.open_regular", failing)
     result = await verified(folder)
 
     assert told(result) == [(SECOND, Trouble.UNREADABLE)]
@@ -204,3 +206,22 @@ def test_sums_of_sha256sum_itself_are_taken(folder: Path) -> None:
     made = subprocess.run(["sha256sum", *names], cwd=folder, capture_output=True, text=True, check=True).stdout
 
     assert sorted(made.splitlines()) == sorted((folder / "SHA256SUMS").read_text().splitlines())
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", ".moe-appliance-origin.json"])
+async def test_a_pipe_in_place_of_a_record_is_named_and_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+
+    with pytest.raises(CheckpointError, match=f"{name}: not a regular file"):
+        await asyncio.wait_for(verified(folder), 20)
+
+
+async def test_a_remedy_can_be_typed_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "a b;touch gone"
+    folder.mkdir()
+
+    with pytest.raises(CheckpointError) as refused:
+        await verified(folder)
+
+    assert f"--to '{folder}'" in refused.value.remedy

@@ -50,7 +50,7 @@ def library() -> Path:
     made = tempfile.TemporaryDirectory(prefix="fake-nvml-")
     atexit.register(made.cleanup)
     folder = Path(made.name)
-    written = set(re.findall(r"^CALL\((\w+)\)", SOURCE.read_text(), re.M))
+    written = set(re.findall(r"^(?:CALL|TEXT)\((\w+)\)", SOURCE.read_text(), re.M))
     stubs = [f'int {name}(void) {{ return fake_enter("{name}", 3); }}' for name in sorted(symbols() - written)]
     generated = folder / "stubs.c"
     generated.write_text("\n".join(["int fake_enter(const char *name, int otherwise);", *stubs, ""]))

@@ -3,7 +3,7 @@
  * FAKE_NVML_CONFIG names the file; it is read again at every call, so a test may replace it while a child runs.
  * Every call, hand-written or generated, can be told to hang (hang=NAME), to crash (crash=NAME) or to fail
  * (fail.NAME=CODE, card.I.fail.NAME=CODE). __init__.py lists the keys and generates the rest of the calls, which
- * answer NOT_SUPPORTED. CALL(name) marks what is written here. A handle is 1 + the card's index.
+ * answer NOT_SUPPORTED. CALL(name), or TEXT(name) where it returns a text, marks what is written here. A handle is 1 + the card's index.
  */
 #include <signal.h>
 #include <stdint.h>
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define CALL(name) int name
+#define TEXT(name) const char *name
 #define SIZE 512
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, FUNCTION_NOT_FOUND = 13 };
@@ -133,9 +134,19 @@ static void fill_pci(pci_info *out, const char *bus_id) {
              out->device & 0xff);
 }
 
+/* Each look adds a byte to LOAD.seen: fake_cuda.c waits for some. */
 static int under_load(void) {
-    char path[SIZE];
-    return value("load", path) && access(path, F_OK) == 0;
+    char path[SIZE], seen[SIZE + 8];
+    FILE *file;
+    if (!value("load", path) || access(path, F_OK) != 0)
+        return 0;
+    snprintf(seen, sizeof seen, "%s.seen", path);
+    file = fopen(seen, "a");
+    if (file) {
+        fputc('.', file);
+        fclose(file);
+    }
+    return 1;
 }
 
 CALL(nvmlInitWithFlags)(uint flags) {
@@ -148,6 +159,10 @@ CALL(nvmlInitWithFlags)(uint flags) {
     }
     initialized = code == OK;
     return code;
+}
+TEXT(nvmlErrorString)(int code) {
+    (void)code;
+    return "An error that pynvml has no words for";
 }
 CALL(nvmlShutdown)(void) {
     ENTER(0);

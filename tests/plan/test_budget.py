@@ -222,6 +222,14 @@ def test_rounding_is_by_slab_and_the_largest_slab_is_told() -> None:
     assert made.largest_slab_bytes == 48 * mib
 
 
+def test_each_rank_loses_its_own_rounding() -> None:
+    found = small.catalogue()
+
+    made = of(found, plan(found, tp=2, experts={"0": "0-2"}))
+
+    assert (made.host_bytes, made.host_rounded_bytes) == (2 * 3 * small.MIB, 2 * 4 * small.MIB)
+
+
 @pytest.mark.parametrize(("mode", "card", "host"), [("pinned", 0, 72), ("disk", 0, 0), ("vram", 72, 0)])
 def test_engram_tables_are_where_the_plan_says(mode: str, card: int, host: int) -> None:
     found = small.catalogue(engram=True)
@@ -260,3 +268,36 @@ def test_every_line_says_how_it_came_about() -> None:
     for bar in (*made.gpus, *made.nodes):
         assert len({one.id for one in bar.lines}) == len(bar.lines)
         assert all(one.formula and one.source and one.bytes >= 0 for one in bar.lines)
+
+
+def test_of_a_class_that_is_moved_in_part_each_rank_saves_its_own_share() -> None:
+    found = small.with_draft(small.catalogue())
+
+    made = of(found, plan(found, tp=2, tensors=("mtp.attn.weight",)))
+
+    assert line(made.gpus[0], "weights.draft").bytes == 8 * small.MIB
+    assert made.host_bytes == 2 * small.MIB
+
+
+def test_an_engram_table_that_is_named_among_the_tensors_is_not_pinned_twice() -> None:
+    found = small.catalogue(engram=True)
+
+    made = of(found, plan(found, engram=HostEngram(mode="pinned"), tensors=tuple(small.TABLES)))
+
+    assert made.host_bytes == 72 * small.MIB
+    assert line(made.gpus[0], "weights.engram").bytes == 0
+
+
+def test_a_partly_cold_draft_has_boundary_pages_and_staging_too() -> None:
+    found = small.with_draft(small.catalogue())
+
+    bar = of(found, plan(found, draft_experts={"0": "0-1"})).gpus[0]
+
+    assert line(bar, "boundary").bytes == PAGE_BYTES
+    assert line(bar, "staging").bytes == 8 * small.MIB
+
+
+def test_a_card_beyond_those_of_the_plan_decides_nothing() -> None:
+    found = small.catalogue()
+
+    assert of(found, plan(found, tp=2), BoxMemory((ROOM, ROOM, 1))).over_bytes == 0

@@ -232,7 +232,11 @@ def test_more_pinned_than_the_plan_allows_is_refused() -> None:
 
     finding = only(checked(found, made(found, limits=Limits(max_host_bytes=1))))
 
-    assert (finding.id, finding.remedy) == ("plan.host", "moe-appliance plan make --max-host-gib 1")
+    assert finding.id == "plan.host"
+    assert finding.remedy == (
+        "moe-appliance plan make --checkpoint /models/small --gpus 1 --vram-gib 16384 --kv-gib 0 --max-host-gib 1"
+        " --out plan.json"
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,10 +257,9 @@ def test_a_node_must_hold_what_is_pinned_and_should_hold_the_load(node_gib: int,
 def test_a_node_that_is_too_small_for_rounded_pinning_alone_is_a_warning() -> None:
     found = small.catalogue(engram=True)  # 72 MiB pinned, 96 MiB rounded
     memory = BoxMemory((ROOM,), (0,), {0: 20 * GIB})
-    limits = Limits(min_free_host_bytes=0)
 
     roomy = checked(found, made(found), memory)
-    tight = checked(found, made(found, limits=limits), replace(memory, node_bytes={0: 16 * GIB + 80 * small.MIB}))
+    tight = checked(found, made(found), replace(memory, node_bytes={0: 16 * GIB + 95 * small.MIB}))
 
     assert roomy.findings == ()
     assert (only(tight).id, only(tight).severity) == ("plan.host", Severity.WARN)
@@ -333,3 +336,72 @@ def test_the_box_is_taken_as_it_was_gathered() -> None:
     assert memory.node_bytes == {0: 42, 1: 60}
     assert memory.ranks_by_node(1) == {1: 1}
     assert memory.ranks_by_node(3) == {None: 3}
+
+
+def test_weights_that_are_over_by_a_byte_are_named_as_what_does_not_fit() -> None:
+    found = small.catalogue()
+    plan = made(found)
+    needed = checked(found, plan).budget.weights_bytes
+
+    assert "over with the weights alone" in checked(found, plan, stated(needed - 1, 1)).verdict
+
+
+def test_a_plan_may_pin_just_what_it_allows_itself() -> None:
+    found = small.catalogue(engram=True)
+
+    assert checked(found, made(found, limits=Limits(max_host_bytes=72 * small.MIB))).findings == ()
+
+
+def test_a_plan_that_does_with_less_free_memory_than_is_safe_is_warned_about() -> None:
+    found = small.catalogue(engram=True)
+    plan = made(found, limits=Limits(min_free_host_bytes=0))
+
+    result = checked(found, plan, BoxMemory((ROOM,), (0,), {0: GIB}))
+
+    assert result.fits
+    assert (only(result).id, only(result).severity) == ("plan.host", Severity.WARN)
+    assert "less free memory than is safe" in only(result).title
+
+
+def test_the_remedy_says_what_the_plan_is_for_and_rounds_to_the_safe_side() -> None:
+    found = small.catalogue(engram=True)
+    plan = made(
+        found,
+        targets=Targets(kv_bytes=3 * GIB + 1, draft=False, vision=True),
+        limits=Limits(whole_layers=True, max_host_bytes=5 * GIB),
+        host=PlanHost(engram=HostEngram(mode="disk")),
+    )
+
+    remedy = checked(found, plan, stated(8 * GIB - 1, 1)).findings[-1].remedy
+
+    assert remedy == (
+        "moe-appliance plan make --checkpoint /models/small --gpus 1 --vram-gib 7.99 --kv-gib 3.01 --max-host-gib 5"
+        " --engram disk --vision --no-draft --whole-layers --out plan.json"
+    )
+
+
+@pytest.mark.parametrize(("cards", "remedy"), [(0, "preflight"), (1, "--gpus 1 "), (2, "--gpus 2 "), (5, "--gpus 2 ")])
+def test_the_remedy_for_another_number_of_cards_is_the_most_that_experts_can_be_cut_for(
+    cards: int, remedy: str
+) -> None:
+    found = small.catalogue()
+    plan = made(found)
+    plan = plan.model_copy(update={"topology": plan.topology.model_copy(update={"tp": 3})}).seal()
+
+    assert remedy in checked(found, plan, stated(ROOM, cards)).findings[0].remedy
+
+
+def test_exl3_tiles_are_those_of_the_headers_whatever_the_plan_says() -> None:
+    found = small.catalogue()
+    plan = made(found)
+    plan = plan.model_copy(update={"topology": plan.topology.model_copy(update={"tp": 4})}).seal()
+    exl3 = replace(found, geometry=replace(found.geometry, codebook="mcg"))
+
+    assert checked(found, plan, stated(ROOM, 4)).fits
+    assert checked(exl3, plan, stated(ROOM, 4)).findings[0].id == "plan.tp"
+
+
+def test_a_box_may_have_more_cards_than_the_plan_uses() -> None:
+    found = small.catalogue()
+
+    assert checked(found, made(found), stated(ROOM, 2)).findings == ()

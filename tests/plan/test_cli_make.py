@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_an_existing_file_stays_unless_it_may_be_replaced(glm: Path, tmp_path: P
     refused = run(*line)
 
     assert isinstance(refused.exception, PlanError)
-    assert "--overwrite" in refused.exception.remedy
+    assert "rm " in refused.exception.remedy
     assert out.read_text() == "mine"
     assert run(*line, "--overwrite").exit_code == 0
     assert planfile.load(out).sealed
@@ -127,7 +128,8 @@ def test_a_list_is_taken_as_it_is(glm: Path, tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[]", "must be a table"),
-        ("{", "not JSON"),
+        ("{", "1: not JSON"),
+        ('{"3": "1", "3": "2"}', "1: 3 is there twice"),
         ('{"x": "1"}', "x: is not a layer's number"),
         ('{"3": [1]}', "3: must be a text of ranges"),
         ('{"3": "5-2"}', "3: '5-2' runs backwards"),
@@ -140,7 +142,7 @@ def test_a_bad_list_is_named_with_its_key(glm: Path, tmp_path: Path, text: str, 
     done = run("make", "--checkpoint", glm, *STUDY_CARDS, "--list", file)
 
     assert isinstance(done.exception, PlanError)
-    assert done.exception.message.startswith(f"{file}: {said}")
+    assert done.exception.message.replace(f"{file}:", "", 1).strip().startswith(said)
 
 
 def test_layers_go_in_the_order_that_is_written(glm: Path) -> None:
@@ -233,3 +235,38 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = run("make", "--checkpoint", tmp_path / "none", *STUDY_CARDS)
 
     assert isinstance(done.exception, CheckpointError)
+
+
+@pytest.mark.parametrize("option", ["--vram-gib", "--kv-gib", "--max-host-gib"])
+@pytest.mark.parametrize("value", ["inf", "nan", "1e30"])
+def test_a_size_that_no_box_has_is_refused_as_an_option(glm: Path, option: str, value: str) -> None:
+    done = run("make", "--checkpoint", glm, *STUDY_CARDS, option, value)
+
+    assert done.exit_code == 2
+    assert option in done.output
+
+
+def test_a_name_that_is_not_utf_8_does_not_end_in_a_traceback(glm: Path) -> None:
+    code, said = answer(
+        "make", "--checkpoint", glm, *STUDY_CARDS, "--kv-gib", "1", "--experts", "0", "--name", "a\udcff"
+    )
+
+    assert (code, said["plan"]["model"]["name"]) == (78, "a\\udcff")
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_headers_are_read() -> None:
+    done = run("make", "--checkpoint", "/nowhere", *STUDY_CARDS, "--out", "a" * 300)
+
+    assert isinstance(done.exception, PlanError)
+    assert "cannot be written: File name too long" in done.exception.message
+
+
+@pytest.mark.parametrize("option", ["--list", "--stats"])
+def test_nobody_waits_for_a_pipe(glm: Path, tmp_path: Path, option: str) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    done = run("make", "--checkpoint", glm, *STUDY_CARDS, option, pipe)
+
+    assert isinstance(done.exception, PlanError)
+    assert "is not a regular file" in done.exception.message

@@ -36,14 +36,15 @@ def moved_by_uva(outcome: Outcome, order: random.Random, row_bytes: int = 1000) 
         return {}
     words = list(outcome.argv)
     budget = int(float(words[words.index("--cpu-offload-gb") + 1]) * 1024**3)
-    names = words[words.index("--cpu-offload-params") + 1 :]
+    segments = words[words.index("--cpu-offload-params") + 1 :]
     moved: dict[int, set[str]] = {}
     used = 0
     for layer in range(LAYERS):
         held = list(catalogue(row_bytes).experts[layer])
         order.shuffle(held)
         for parameter in held:
-            if parameter.name in names and used < budget:
+            name = f".mlp.experts.{parameter.name}."
+            if used < budget and any(f".{segment}." in name for segment in segments):
                 used += parameter.rank_row_bytes(2) * parameter.rows
                 moved.setdefault(layer, set()).add(parameter.name)
     return moved
@@ -319,3 +320,21 @@ def test_only_the_plan_file_says_which_experts_of_the_draft_move() -> None:
 
 def test_a_model_that_is_not_exl3_is_impossible_for_an_exl3_engine() -> None:
     assert export("exl3-command", whole(0), template="run {plan_file}").verdict == "impossible"
+
+
+def test_vllm_is_told_the_segment_that_every_quantisers_experts_have() -> None:
+    found = catalogue()
+    packed = {
+        layer: tuple(replace(one, name=f"{one.name}_packed") for one in held) for layer, held in found.experts.items()
+    }
+
+    outcome = export("vllm-uva", whole(0), replace(found, experts=packed))
+
+    assert outcome.argv[-2:] == ("--cpu-offload-params", "experts")
+
+
+def test_a_budget_in_bytes_is_not_exact_for_experts_that_vllm_pads() -> None:
+    outcome = export("vllm-uva", plan({"0": "0-7"}, family="gpt-oss"))
+
+    assert outcome.verdict == "approximate"
+    assert "pads" in outcome.reason

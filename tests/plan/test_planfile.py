@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import PlanError
-from appliance.plan.planfile import MAX_BYTES, dumps, load, parse, save
+from appliance.plan.jsonfile import MAX_BYTES
+from appliance.plan.planfile import dumps, load, parse, save
 from appliance.plan.schema import Plan
 from tests.plan.plans import plan, plans
 

@@ -301,3 +301,31 @@ def test_planning_15360_experts_takes_well_under_a_second() -> None:
     plan_for(found, small.MODEL, Request(60 * GIB, targets=Targets(kv_bytes=GIB)))
 
     assert time.process_time() - begin < 1.0
+
+
+def test_a_list_may_leave_just_what_a_token_visits() -> None:
+    made = plan_for(small.catalogue(), small.MODEL, asked(1 << 40, method="manual", table={0: range(6)}))
+
+    assert made.host.experts == {"0": "0-5"}
+
+
+def test_the_bound_that_a_refusal_names_is_enough_and_a_bound_may_be_met_exactly() -> None:
+    found, card = small.catalogue(rows=(512 * small.MIB,)), 8 * GIB
+    least = of(found, plan_for(found, small.MODEL, asked(card))).host_bytes
+
+    exact = plan_for(found, small.MODEL, asked(card, limits=Limits(max_host_bytes=least)))
+    with pytest.raises(PlanError) as refused:
+        plan_for(found, small.MODEL, asked(card, limits=Limits(max_host_bytes=least - 1)))
+
+    assert of(found, exact).host_bytes == least
+    assert refused.value.remedy == f"--max-host-gib {-(-least // GIB)}, or less for KV: --kv-gib"
+    assert least % GIB
+
+
+def test_expected_hits_have_four_decimals() -> None:
+    found = small.catalogue()
+    counts = small.stats(found, dict.fromkeys(range(3), (1,) * 8), tokens=7)
+
+    made = plan_for(found, small.MODEL, asked(1 << 40, method="routing-stats", experts=1), counts)
+
+    assert made.selection.expected_cold_hits_per_token == 0.1429

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.plan.ranges import parse, spell
+from appliance.plan.ranges import parse, respell, spell
 
 
 @given(st.sets(st.integers(0, 2000)))
@@ -19,6 +19,7 @@ def test_a_set_has_one_spelling(numbers: set[int]) -> None:
     spelled = spell(numbers)
     assert spell(parse(spelled)) == spelled
     assert parse(",".join(map(str, sorted(numbers, reverse=True)))) == parse(spelled)
+    assert respell(",".join(map(str, sorted(numbers, reverse=True)))) == spelled
 
 
 @given(st.text(st.sampled_from("0123456789-, x"), max_size=12))
@@ -60,3 +61,9 @@ def test_what_is_no_set_of_experts_is_refused_and_named(text: str, said: str) ->
 
 def test_runs_of_two_or_more_are_joined() -> None:
     assert spell([9, 1, 2, 3, 5, 6, 3]) == "1-3,5-6,9"
+
+
+@pytest.mark.parametrize("text", ["0-10000", "999999", "0-999999"])
+def test_a_number_that_no_model_has_is_refused_before_it_is_written_out(text: str) -> None:
+    with pytest.raises(ValueError, match="is out of range"):
+        parse(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from appliance.plan.pages import page, schema_json
-from appliance.plan.schema import HostEngram, Plan, PlanHost, Selection, Targets
+from appliance.plan.schema import SCHEMA, UNDECIDED, HostEngram, Plan, PlanHost, Selection, Targets
 from tests.plan.plans import plan, plans, words
 
 
@@ -142,3 +143,24 @@ def test_the_pages_of_the_documentation_are_up_to_date() -> None:
 def test_cold_experts_are_counted_over_all_layers() -> None:
     assert plan({"0": "0-3", "3": "7"}).cold_count == 5
     assert plan({"0": "0-3"}).cold(1) == ()
+
+
+@pytest.mark.parametrize("key", ["layers", "experts", "top_k", "draft_layers", "draft_experts", "draft_top_k"])
+def test_a_geometry_that_no_model_has_is_refused_before_anything_is_counted(key: str) -> None:
+    with pytest.raises(ValidationError):
+        plan(**{key: 10**12})
+
+
+def test_how_often_and_in_which_order_tensors_and_layers_are_named_does_not_change_the_digest() -> None:
+    once = plan(tensors=("a", "b"), engram=HostEngram(layers=(1, 14)))
+    twice = plan(tensors=("b", "a", "b"), engram=HostEngram(layers=(14, 1, 14)))
+
+    assert once.identity == twice.identity
+
+
+def test_the_digest_is_over_utf_8_and_not_over_escapes() -> None:
+    made = plan(family="größe")
+    decided = made.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=UNDECIDED) | {"schema": SCHEMA}
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    assert made.identity == "sha256:" + sha256(text.encode()).hexdigest()

@@ -60,3 +60,9 @@ def test_rounding_gives_the_least_power_of_two_that_holds_it(count: int) -> None
 
 def test_nothing_rounds_to_nothing() -> None:
     assert rounded(0) == 0
+
+
+def test_more_cold_experts_than_a_tensor_has_rows_are_all_of_its_rows() -> None:
+    parameter = ExpertParameter("w2_weight", 4, PAGE_BYTES)
+
+    assert split([parameter], 9, 1) == split([parameter], 4, 1)

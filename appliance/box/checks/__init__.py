@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from appliance.box.checks import cards, deep, demo, driver, kernel, link, memory, paths, plan
-from appliance.box.checks.check import GIB, Check
+from appliance.box.checks.check import GIB, Check, seen_of, used_of
 from appliance.box.checks.demo import (
     admission_streams,
     cpu_avx2,
@@ -44,6 +44,8 @@ __all__ = [
     "lib_stdcxx",
     "listen_plain",
     "mem_free",
+    "seen_of",
+    "used_of",
 ]
 
 CHECKS: tuple[Check, ...] = (

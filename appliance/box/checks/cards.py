@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.box.checks.check import GIB, Check, each, gib, gpus_of, named
+from appliance.box.checks.check import GIB, Check, each, gib, named, seen_of, used_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import Gpu, GpuProcess, Outcome
 from appliance.box.needs import Needs
@@ -20,25 +20,33 @@ _SLOWED = ("hardware slowdown", "thermal (software)", "thermal (hardware)", "pow
 def gpu_count(facts: Facts, needs: Needs) -> Finding | None:
     """`gpu.count`: a plan for two cards does not fit one; a card too many is only said."""
     report = facts.gpus
-    if report is None or report.outcome is not Outcome.OK or needs.gpus in (0, len(report.gpus)):
+    if report is None or report.outcome is not Outcome.OK:
         return None
-    found = len(report.gpus)
+    seen = seen_of(report.gpus, needs.visible)
+    found = len(seen)
+    if needs.gpus in (0, found):
+        return None
     few = found < needs.gpus
+    missing = len(report.gpus) < needs.gpus
+    title = "Cards are hidden from the engine" if few else "There are more cards than the engine uses"
+    if missing:
+        title = "Cards are missing"
     return Finding(
         id="gpu.count",
         severity=Severity.FAIL if few else Severity.INFO,
-        title="Cards are missing" if few else "There are more cards than the engine uses",
-        observed=f"{found} {'card answers' if found == 1 else 'cards answer'}: {named(report.gpus) or 'none'}",
+        title=title,
+        observed=f"{found} {'card answers' if found == 1 else 'cards answer'}: {named(seen) or 'none'}"
+        + (f"; CUDA_VISIBLE_DEVICES={printable(','.join(needs.visible))}" if needs.visible is not None else ""),
         required=f"{needs.gpus}" + (f", for the plan {printable(needs.plan)}" if needs.plan else ""),
         remedy="lspci -d 10de: | grep -iE 'vga|3d'   shows whether the slot sees it: reseat the card and its power plug"
-        if few
+        if missing
         else f"name the engine's cards, for instance CUDA_VISIBLE_DEVICES={','.join(map(str, range(needs.gpus)))}",
     )
 
 
 def gpu_model(facts: Facts, needs: Needs) -> Finding | None:
     """`gpu.model`: other cards than the plan's, or cards that differ among themselves."""
-    gpus = gpus_of(facts)
+    gpus = used_of(facts, needs)
     wanted = [name.lower() for name in needs.gpu_names]
     other = [gpu for gpu in gpus if wanted and not any(name in gpu.name.lower() for name in wanted)]
     least = needs.capability
@@ -65,7 +73,7 @@ def _model(gpu: Gpu) -> str:
 
 def mig_off(facts: Facts, needs: Needs) -> Finding | None:
     """`mig.off`: an engine cannot span parts of cards."""
-    on = [gpu for gpu in gpus_of(facts) if gpu.mig is not None and any(gpu.mig)]
+    on = [gpu for gpu in used_of(facts, needs) if gpu.mig is not None and any(gpu.mig)]
     if not on:
         return None
     return Finding(
@@ -73,7 +81,7 @@ def mig_off(facts: Facts, needs: Needs) -> Finding | None:
         severity=Severity.FAIL,
         title="A card is split by MIG",
         observed=each(on, lambda gpu: _mig(gpu.mig or (False, False))),
-        required=f"MIG off on all {len(gpus_of(facts))} cards, now and after a reset",
+        required=f"MIG off on all {len(used_of(facts, needs))} cards, now and after a reset",
         remedy=f"nvidia-smi -i {_indices(on)} -mig 0, then: nvidia-smi --gpu-reset -i {_indices(on)}",
     )
 
@@ -99,9 +107,9 @@ def cc_off(facts: Facts, needs: Needs) -> Finding | None:
 
 def vram_free(facts: Facts, needs: Needs) -> Finding | None:
     """`vram.free`: memory that somebody holds; most often what an engine that died left behind."""
-    held = {gpu.index: _foreign(gpu, needs) for gpu in gpus_of(facts)}
-    full = [gpu for gpu in gpus_of(facts) if (_used(gpu, needs) or 0) > HELD_BYTES]
-    busy = [gpu for gpu in gpus_of(facts) if gpu in full or held[gpu.index]]
+    held = {gpu.index: _foreign(gpu, needs) for gpu in used_of(facts, needs)}
+    full = [gpu for gpu in used_of(facts, needs) if (_used(gpu, needs) or 0) > HELD_BYTES]
+    busy = [gpu for gpu in used_of(facts, needs) if gpu in full or held[gpu.index]]
     if not busy:
         return None
     processes = {process.pid: process for gpu in busy for process in held[gpu.index]}
@@ -141,7 +149,7 @@ def _process(process: GpuProcess) -> str:
 
 def ecc_mode(facts: Facts, needs: Needs) -> Finding | None:
     """`ecc.mode`: without it bit errors go unseen; on cards with GDDR it costs some memory."""
-    off = [gpu for gpu in gpus_of(facts) if gpu.ecc is False]
+    off = [gpu for gpu in used_of(facts, needs) if gpu.ecc is False]
     if not off:
         return None
     return Finding(
@@ -149,15 +157,15 @@ def ecc_mode(facts: Facts, needs: Needs) -> Finding | None:
         severity=Severity.INFO,
         title="Memory errors of a card go unseen",
         observed=each(off, lambda gpu: "ECC off"),
-        required=f"ECC on, on all {len(gpus_of(facts))} cards; on GDDR it takes some memory",
+        required=f"ECC on, on all {len(used_of(facts, needs))} cards; on GDDR it takes some memory",
         remedy=f"nvidia-smi -i {_indices(off)} -e 1, then reboot",
     )
 
 
 def gpu_remap(facts: Facts, needs: Needs) -> Finding | None:
     """`gpu.remap`: broken rows of memory that are replaced at the next reset, or no longer can be."""
-    failed = [gpu for gpu in gpus_of(facts) if gpu.remap_failed]
-    marked = [gpu for gpu in gpus_of(facts) if gpu.remap_failed or gpu.remap_pending]
+    failed = [gpu for gpu in used_of(facts, needs) if gpu.remap_failed]
+    marked = [gpu for gpu in used_of(facts, needs) if gpu.remap_failed or gpu.remap_pending]
     if not marked:
         return None
     return Finding(
@@ -167,7 +175,7 @@ def gpu_remap(facts: Facts, needs: Needs) -> Finding | None:
         observed=each(
             marked, lambda gpu: "has no spare rows left" if gpu.remap_failed else "has rows that wait for a reset"
         ),
-        required=f"no failed and no pending row on all {len(gpus_of(facts))} cards",
+        required=f"no failed and no pending row on all {len(used_of(facts, needs))} cards",
         remedy=f"have the card exchanged: {named(failed)}"
         if failed
         else f"nvidia-smi --gpu-reset -i {_indices(marked)}, or reboot",
@@ -176,7 +184,7 @@ def gpu_remap(facts: Facts, needs: Needs) -> Finding | None:
 
 def power(facts: Facts, needs: Needs) -> Finding | None:
     """`power`: a limit below the card's own makes prefill slower; somebody may want it so."""
-    low = [gpu for gpu in gpus_of(facts) if 0 < (gpu.power_limit_w or 0) < (gpu.power_default_w or 0)]
+    low = [gpu for gpu in used_of(facts, needs) if 0 < (gpu.power_limit_w or 0) < (gpu.power_default_w or 0)]
     if not low:
         return None
     return Finding(
@@ -192,7 +200,7 @@ def power(facts: Facts, needs: Needs) -> Finding | None:
 
 def throttle(facts: Facts, needs: Needs) -> Finding | None:
     """`throttle`: heat or power slows a card down at this moment."""
-    slow = [gpu for gpu in gpus_of(facts) if any(reason in _SLOWED for reason in gpu.throttle)]
+    slow = [gpu for gpu in used_of(facts, needs) if any(reason in _SLOWED for reason in gpu.throttle)]
     if not slow:
         return None
     return Finding(
@@ -208,7 +216,7 @@ def throttle(facts: Facts, needs: Needs) -> Finding | None:
 
 def persistence(facts: Facts, needs: Needs) -> Finding | None:
     """`persistence`: without it the driver lets go of an idle card, and the next start wakes it for seconds."""
-    off = [gpu for gpu in gpus_of(facts) if gpu.persistence is False]
+    off = [gpu for gpu in used_of(facts, needs) if gpu.persistence is False]
     if not off:
         return None
     return Finding(
@@ -216,7 +224,7 @@ def persistence(facts: Facts, needs: Needs) -> Finding | None:
         severity=Severity.WARN,
         title="The driver lets go of idle cards",
         observed=each(off, lambda gpu: "persistence off"),
-        required=f"persistence on, on all {len(gpus_of(facts))} cards",
+        required=f"persistence on, on all {len(used_of(facts, needs))} cards",
         remedy="systemctl enable --now nvidia-persistenced; or until the next boot: nvidia-smi -pm 1",
     )
 
@@ -229,7 +237,7 @@ CHECKS = (
     Check(
         "gpu.count",
         "FAIL; INFO for more than needed",
-        "cards that answer, against the plan's or [preflight] gpus",
+        "cards that answer and that CUDA_VISIBLE_DEVICES lets the engine see, against the plan's or [preflight] gpus",
         "any other number",
         "reseat the missing card; name the engine's cards",
         "a plan's bytes are for its number of cards",

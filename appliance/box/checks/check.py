@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -41,8 +41,24 @@ def gpus_of(facts: Facts) -> tuple[Gpu, ...]:
 
 
 def used_of(facts: Facts, needs: Needs) -> tuple[Gpu, ...]:
-    """The cards that the engine uses: the first ones, as many as it needs; all when that is not said."""
-    return gpus_of(facts)[: needs.gpus or None]
+    """The cards that the engine uses, in its order: the first that it may see, as many as it needs; all when that is
+    not said. Others may hold what they like of the rest."""
+    return seen_of(gpus_of(facts), needs.visible)[: needs.gpus or None]
+
+
+def seen_of(gpus: Sequence[Gpu], visible: Sequence[str] | None) -> tuple[Gpu, ...]:
+    """Those that `visible` names (see Needs), in its order. As CUDA has it, the first name that is nobody's ends the
+    list. Source: CUDA C++ Programming Guide, environment variables."""
+    if visible is None:
+        return tuple(gpus)
+    seen: list[Gpu] = []
+    for name in visible:
+        by_uuid = name.startswith("GPU-")
+        found = [gpu for gpu in gpus if (gpu.uuid.startswith(name) if by_uuid else name == str(gpu.index))]
+        if len(found) != 1 or found[0] in seen:
+            break
+        seen += found
+    return tuple(seen)
 
 
 def each(gpus: Iterable[Gpu], say: Callable[[Gpu], str]) -> str:

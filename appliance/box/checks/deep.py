@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from appliance.box.checks.check import Check
+from appliance.box.checks.check import Check, used_of
 from appliance.box.checks.link import narrow_cards, slow_cards
 from appliance.box.facts import Facts
 from appliance.box.gpu import Bandwidth
@@ -28,7 +28,9 @@ def bw_h2d(facts: Facts, needs: Needs) -> Finding | None:
     deep = facts.deep
     if deep is None:
         return None
-    alone = deep.bandwidth.alone if deep.bandwidth is not None else {}
+    used = {gpu.index for gpu in used_of(facts, needs)}
+    measured = deep.bandwidth.alone if deep.bandwidth is not None else {}
+    alone = {index: rate for index, rate in measured.items() if index in used}
     slow = sorted(index for index, rate in alone.items() if rate < COPY_GB_S)
     if not slow and not deep.bandwidth_error:
         return None
@@ -42,14 +44,14 @@ def bw_h2d(facts: Facts, needs: Needs) -> Finding | None:
         required=f"{COPY_GB_S:.0f} GB/s for each card alone",
         remedy="moe-appliance preflight --deep   once more, with nothing else on the machine; then look at the slot, "
         "its PCIe settings in the BIOS, the NUMA node, iommu=pt",
-        depends_on=_cause(facts, slow),
+        depends_on=_cause(facts, needs, slow),
     )
 
 
-def _cause(facts: Facts, slow: Iterable[int]) -> str | None:
+def _cause(facts: Facts, needs: Needs, slow: Iterable[int]) -> str | None:
     """The fault of the link that explains all slow cards."""
     wanted = set(slow)
-    for check, cards in (("pcie.width", narrow_cards(facts)), ("pcie.gen", slow_cards(facts))):
+    for check, cards in (("pcie.width", narrow_cards(facts, needs)), ("pcie.gen", slow_cards(facts, needs))):
         if wanted and wanted <= {gpu.index for gpu in cards}:
             return check
     return None

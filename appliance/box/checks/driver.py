@@ -11,6 +11,8 @@ from gateway.state import Finding, Severity
 
 EMBEDDED_LINES = '[engine]\nkind = "embedded"'
 """What makes the box serve without a card."""
+_NOT_THERE = "No such file or directory"
+"""What probe_host.py's child says for ENOENT."""
 _LOG = "journalctl -k -b | grep -iE 'nvrm|xid'   says why; reboot if it does not mend"
 
 
@@ -100,20 +102,32 @@ def dev_nodes(facts: Facts, needs: Needs) -> Finding | None:
     """`dev.nodes`: a sandbox or a missing node hides the cards from the engine."""
     if facts.host is None:
         return None
-    shut = {path: why for path, why in facts.host.device_nodes.items() if why}
+    outcome = facts.gpus.outcome if facts.gpus is not None else Outcome.OK
+    cause = "nvml.mismatch" if outcome is Outcome.MISMATCH else "nvml.load"
+    hidden = _hidden(facts)
+    shut = {path: why for path, why in facts.host.device_nodes.items() if why and path not in hidden}
     if not shut:
         return None
-    working = facts.gpus is None or facts.gpus.outcome is Outcome.OK
+    count = len(facts.host.device_nodes) - len(hidden)
     return Finding(
         id="dev.nodes",
         severity=Severity.FAIL,
         title="Device nodes of the driver cannot be opened",
         observed=", ".join(f"{printable(path)}: {printable(why)}" for path, why in sorted(shut.items())),
-        required=f"all {len(facts.host.device_nodes)} open for reading and writing as the user with id {facts.euid}",
+        required=f"all {count} open for reading and writing as the user with id {facts.euid}",
         remedy="systemctl enable --now nvidia-persistenced; nvidia-modprobe -u -c=0; in a unit: "
         "PrivateDevices=no, DeviceAllow=char-nvidia rw, DeviceAllow=char-nvidiactl rw, DeviceAllow=char-nvidia-uvm rw",
-        depends_on=None if working or _closed(facts) else "nvml.load",
+        depends_on=None if outcome is Outcome.OK or _closed(facts) else cause,
     )
+
+
+def _hidden(facts: Facts) -> frozenset[str]:
+    """Nodes of cards that the kernel module has and that are not here, while the driver answers with others: a
+    container was given some of the machine's cards. A card that answers has its node, since the driver opens it."""
+    if facts.gpus is None or facts.gpus.outcome is not Outcome.OK or facts.host is None:
+        return frozenset()
+    nodes = facts.host.device_nodes.items()
+    return frozenset(path for path, why in nodes if why == _NOT_THERE and path.removeprefix("/dev/nvidia").isdecimal())
 
 
 def _closed(facts: Facts) -> bool:
@@ -128,6 +142,16 @@ def gpu_lost(facts: Facts, needs: Needs) -> Finding | None:
     if report is None or not report.lost:
         return None
     enough = len(report.gpus) >= needs.gpus
+    if len(_hidden(facts)) == len(report.lost):
+        return Finding(
+            id="gpu.lost",
+            severity=Severity.INFO if enough else Severity.FAIL,
+            title="Some of the machine's cards are not given to this container",
+            observed=f"{len(report.gpus)} of {len(report.gpus) + len(report.lost)} cards have a device node here",
+            required=f"{needs.gpus} for the engine" if needs.gpus else "any number",
+            remedy="to have more: docker run --gpus all, or all of them from the provider; on a machine of your own: "
+            "nvidia-modprobe -c=1   makes the node of card 1",
+        )
     return Finding(
         id="gpu.lost",
         severity=Severity.WARN if enough else Severity.FAIL,
@@ -161,15 +185,15 @@ CHECKS = (
         "dev.nodes",
         "FAIL",
         "opening /dev/nvidiactl, /dev/nvidia-uvm and each /dev/nvidiaN as the service's user",
-        "any that is missing or shut",
+        "any that is missing or shut; a card's that a container was not given does not count",
         "nvidia-persistenced, or DeviceAllow in the unit",
         "NixOS/nixpkgs#331069, apptainer/singularity#1441",
         dev_nodes,
     ),
     Check(
         "gpu.lost",
-        "FAIL; WARN when enough cards answer",
-        "cards that sysfs or the driver's count knows, against those that answer",
+        "FAIL; WARN when enough cards answer, INFO where a container was given enough",
+        "cards that the kernel module or the driver's count knows, against those that answer",
         "any that does not answer",
         "reboot; reseat the card",
         "NVIDIA/open-gpu-kernel-modules#1111",

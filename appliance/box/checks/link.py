@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from appliance.box.checks.check import Check, each, gib, gpus_of
+from appliance.box.checks.check import Check, each, gib, used_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import Gpu, Link
 from appliance.box.needs import Needs
@@ -22,7 +22,7 @@ GENERATION = 5
 
 def pcie_width(facts: Facts, needs: Needs) -> Finding | None:
     """`pcie.width`: half the lanes, half the pace of everything that is read from host RAM."""
-    narrow = narrow_cards(facts)
+    narrow = narrow_cards(facts, needs)
     if not narrow:
         return None
     least = min(width_of(facts, gpu) or LANES for gpu in narrow)
@@ -43,9 +43,9 @@ def _most(link: Link) -> str:
     return "" if link.width_max is None else f" (card and slot can do x{link.width_max})"
 
 
-def narrow_cards(facts: Facts) -> list[Gpu]:
+def narrow_cards(facts: Facts, needs: Needs) -> list[Gpu]:
     """Those with fewer lanes than 16."""
-    return [gpu for gpu in gpus_of(facts) if (width_of(facts, gpu) or LANES) < LANES]
+    return [gpu for gpu in used_of(facts, needs) if (width_of(facts, gpu) or LANES) < LANES]
 
 
 def width_of(facts: Facts, gpu: Gpu) -> int | None:
@@ -56,7 +56,7 @@ def width_of(facts: Facts, gpu: Gpu) -> int | None:
 
 def pcie_gen(facts: Facts, needs: Needs) -> Finding | None:
     """`pcie.gen`: judged by what the link showed while something was copied."""
-    slow = slow_cards(facts)
+    slow = slow_cards(facts, needs)
     if slow:
         return Finding(
             id="pcie.gen",
@@ -66,7 +66,7 @@ def pcie_gen(facts: Facts, needs: Needs) -> Finding | None:
             required=f"Gen{GENERATION} while copying",
             remedy="BIOS: PCIe speed of that slot to Gen5; another riser; kernel: pcie_aspm=off pcie_port_pm=off",
         )
-    unknown = [gpu for gpu in gpus_of(facts) if _loaded(facts, gpu) is None]
+    unknown = [gpu for gpu in used_of(facts, needs) if _loaded(facts, gpu) is None]
     idle = [gpu for gpu in unknown if (gpu.link.gen_now or GENERATION) < GENERATION]
     if not idle:
         return None
@@ -84,9 +84,9 @@ def _can(gpu: Gpu) -> str:
     return "" if gpu.link.gen_max is None else f" (card and slot can do Gen{gpu.link.gen_max})"
 
 
-def slow_cards(facts: Facts) -> list[Gpu]:
+def slow_cards(facts: Facts, needs: Needs) -> list[Gpu]:
     """Those whose link stayed below Gen5 while something was copied."""
-    return [gpu for gpu in gpus_of(facts) if (_loaded(facts, gpu) or GENERATION) < GENERATION]
+    return [gpu for gpu in used_of(facts, needs) if (_loaded(facts, gpu) or GENERATION) < GENERATION]
 
 
 def _loaded(facts: Facts, gpu: Gpu) -> int | None:
@@ -98,10 +98,9 @@ def _loaded(facts: Facts, gpu: Gpu) -> int | None:
 def pcie_replay(facts: Facts, needs: Needs) -> Finding | None:
     """`pcie.replay`: a link that repairs its errors again and again has a bad contact or cable."""
     first = facts.first.replays if facts.first is not None else {}
-    grown = {
-        gpu.index: (gpu.link.replays or 0) - first.get(gpu.bus_id, gpu.link.replays or 0) for gpu in gpus_of(facts)
-    }
-    bad = [gpu for gpu in gpus_of(facts) if grown[gpu.index] > 0]
+    gpus = used_of(facts, needs)
+    grown = {gpu.index: (gpu.link.replays or 0) - first.get(gpu.bus_id, gpu.link.replays or 0) for gpu in gpus}
+    bad = [gpu for gpu in gpus if grown[gpu.index] > 0]
     if not bad:
         return None
     return Finding(
@@ -138,7 +137,7 @@ def pcie_aer(facts: Facts, needs: Needs) -> Finding | None:
 
 def bar1(facts: Facts, needs: Needs) -> Finding | None:
     """`bar1`: without a resizable BAR the host sees 256 MiB of a card at a time, and cards do not see each other."""
-    small = [gpu for gpu in gpus_of(facts) if gpu.bar1_bytes is not None and gpu.bar1_bytes < gpu.total_bytes]
+    small = [gpu for gpu in used_of(facts, needs) if gpu.bar1_bytes is not None and gpu.bar1_bytes < gpu.total_bytes]
     if not small:
         return None
     return Finding(

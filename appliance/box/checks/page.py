@@ -25,11 +25,15 @@ The daemon runs the same checks before it starts an engine that has a plan, or w
 the engine from starting; the gateway stays up and says why. It looks again every two minutes and on
 `moe-appliance restart`.
 
+- Only the cards that the engine uses are judged: those that `CUDA_VISIBLE_DEVICES` names in `[engine] env` or in the
+  environment, and of these the first, as many as the plan or `[preflight] gpus` says. Others may hold what they like of
+  the rest.
 - A check is silent about what it cannot know.
 - One cause is one line: what follows from it is folded under it.
 - `moe-appliance preflight --force ID --reason TEXT` turns a failure into a warning that carries the reason, until
   `--unforce ID`. It is kept in `forced.json` in the state folder and shown with the finding.
-- What `--deep` measured is kept until the next boot, in the state folder's `preflight.json`, and judged again.
+- What `--deep` measured is kept in the state folder's `preflight.json`, until the next boot or until the cards are
+  others, and judged again.
 
 ## Checks of the box
 """

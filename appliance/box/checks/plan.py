@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.box.checks.check import GIB, Check, gib, gpus_of
+from appliance.box.checks.check import GIB, Check, gib, used_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import Gpu
 from appliance.box.needs import Needs
@@ -32,7 +32,11 @@ _LESS = "moe-appliance plan make   with fewer experts in host RAM; or add RAM, o
 
 def vram_total(facts: Facts, needs: Needs) -> Finding | None:
     """`vram.total`: the out-of-memory boot that is seen before anything loads."""
-    over = [(gpu, bar) for gpu in gpus_of(facts) if (bar := needs.bar(f"gpu{gpu.index}")) and _short(gpu, bar) > 0]
+    over = [
+        (gpu, bar)
+        for rank, gpu in enumerate(used_of(facts, needs))
+        if (bar := needs.bar(f"gpu{rank}")) and _short(gpu, bar) > 0
+    ]
     if not over:
         return None
     return Finding(
@@ -141,14 +145,15 @@ def _rows(facts: Facts, needs: Needs) -> list[_Row]:
 def mem_cgroup(facts: Facts, needs: Needs) -> Finding | None:
     """`mem.cgroup`: a unit's or container's limit ends the engine where the machine has room."""
     limit = facts.host.cgroup_bytes if facts.host is not None else None
+    free = facts.host.cgroup_free_bytes if facts.host is not None and not needs.own_pids else None
     needed = sum(bar.total_bytes() for bar in needs.host_bars)
-    if limit is None or needed == 0 or needed + KERNEL_BYTES <= limit:
+    if limit is None or needed == 0 or needed + KERNEL_BYTES <= min(limit, limit if free is None else free):
         return None
     return Finding(
         id="mem.cgroup",
         severity=Severity.FAIL,
-        title="The memory limit of this unit or container is below the plan",
-        observed=f"limit {gib(limit)}",
+        title="The memory limit of this unit or container is too low for the plan",
+        observed=f"limit {gib(limit)}" + (f", {gib(free)} of it free or reclaimable" if free is not None else ""),
         required=f"{gib(needed)} of the plan and {gib(KERNEL_BYTES)} for the engine's processes",
         remedy="systemctl edit moe-appliance: [Service] MemoryMax=infinity; in a container: a larger --memory",
     )
@@ -201,7 +206,7 @@ CHECKS = (
     Check(
         "mem.cgroup",
         "FAIL",
-        "the least memory limit of the control groups above this process",
+        "the least memory limit of the control groups above this process, and what they still allow",
         "less than the plan in host RAM and 16 GiB",
         "MemoryMax=infinity",
         "kekzl/imp#2070, vllm-project/vllm#45086",

@@ -25,6 +25,9 @@ __all__ = ["FAMILIES", "Family", "Unfit", "find", "flat"]
 FAMILIES: tuple[type[Family], ...] = (DeepseekV41, DeepseekV3, DeepseekV2, Qwen3Moe, Glm45, GptOss, Mixtral, Gguf)
 """All families that are known."""
 
+MOST_LAYERS, MOST_EXPERTS = 1024, 2048
+"""Several times what any published model has. One tensor of a hostile file may claim to hold 2^20 experts, in each of
+2^20 layers; every one of them would be a row here."""
 _PLAIN = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
@@ -62,6 +65,10 @@ def find(checkpoint: Checkpoint) -> Family | Unfit:
     if lacking:
         return Unfit(f"{where} lacks {', '.join(lacking)}")
     family = kind(config)
+    shape = family.shape
+    if max(shape.layers, shape.draft_layers) > MOST_LAYERS or max(shape.experts, shape.draft_experts) > MOST_EXPERTS:
+        said = f"{shape.layers:,} layers, {max(shape.experts, shape.draft_experts):,} experts in each"
+        return Unfit(f"{where} says {said}: more than {MOST_LAYERS:,} or {MOST_EXPERTS:,} are not planned")
     if not _has_experts(family, checkpoint):
         return Unfit(f"{where} says {family.name}, but no tensor is named as one of its routed experts")
     return family

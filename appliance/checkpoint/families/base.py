@@ -237,3 +237,10 @@ def latent(layers: int, rank: int, rope: int, dtype: str) -> KvCost:
     element = _ELEMENT_BYTES.get(dtype, 2)
     source = f"{layers} layers x ({rank} + {rope}) x {element} B, uncut"
     return KvCost(layers * (rank + rope) * element, 0, exact=True, source=source)
+
+
+def per_head(layers: int, heads: int, key_dim: int, value_dim: int, dtype: str) -> KvCost:
+    """Keys and values of different widths, of all heads in `layers`, for each token."""
+    element = _ELEMENT_BYTES.get(dtype, 2)
+    source = f"{layers} layers x {heads} heads x ({key_dim} + {value_dim}) x {element} B, not as latent vectors"
+    return KvCost(layers * heads * (key_dim + value_dim) * element, 0, exact=True, source=source)

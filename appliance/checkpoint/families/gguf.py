@@ -5,6 +5,8 @@ are cut by layers here, so that with 61 layers the fuller of two cards is taken 
 evenly, which is the average over the layers.
 Embedding and head are counted whole on each card: the head is on one card, which must have room for it, and the
 embedding is in host RAM unless the head is tied to it. That errs on the safe side.
+DeepSeek's files of before May 2025 have no `attention.key_length_mla`: of these llama.cpp caches keys and values of all
+heads, not the latent vectors, 70 times as much.
 Source of names: llama.cpp's gguf-py constants. Mixtral goes by the architecture `llama` with experts.
 """
 
@@ -14,7 +16,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from appliance.checkpoint.families.base import Block, Cut, Family, Rule, grouped_query, is_count, latent, rules
+from appliance.checkpoint.families.base import (
+    Block,
+    Cut,
+    Family,
+    Rule,
+    grouped_query,
+    is_count,
+    latent,
+    per_head,
+    rules,
+)
 from appliance.checkpoint.families.kinds import Geometry, KvCost, Load, TensorClass
 
 _BLOCK = re.compile(r"blk\.(\d{1,6})\.([\w.]{1,100})", re.ASCII)
@@ -79,7 +91,7 @@ class Gguf(Family):
         """See Family."""
         architecture = config["general.architecture"]
         heads = (
-            ("attention.kv_lora_rank", "rope.dimension_count")
+            ("attention.kv_lora_rank", "rope.dimension_count", "attention.head_count_kv")
             if architecture == "deepseek2"
             else ("attention.head_count_kv", "attention.head_count")
         )
@@ -130,11 +142,13 @@ class Gguf(Family):
         """See Family. A card has the cache of its layers."""
         layers = -(-self.shape.layers // tp)
         rank = self.number("attention.kv_lora_rank")
-        if rank:
+        if rank and self.number("attention.key_length_mla"):
             return latent(layers, rank, self.number("rope.dimension_count"), dtype)
         width = self.number("attention.key_length") or self.number("embedding_length") // max(
             1, self.number("attention.head_count")
         )
+        if rank:
+            return per_head(layers, self.kv_heads, width, self.number("attention.value_length") or width, dtype)
         window = self.number("attention.sliding_window") if self.architecture == "gpt-oss" else 0
         sliding = (layers + 1) // 2 if window else 0
         return grouped_query(layers - sliding, self.kv_heads, width, 1, dtype, sliding, window)

@@ -2,7 +2,8 @@
 
 Source: vllm/model_executor/offloader/uva.py as read in vLLM 0.32, not run by us. It goes through the layers as they
 are built and moves each parameter whose name has one of the segments, until what it has moved is not below the budget.
-So a budget of a little less than some layers' bytes moves exactly those layers.
+So a budget of a little less than some layers' bytes moves exactly those layers. The segment is `experts`, which all
+routed experts' parameters have and shared experts' have not: quantisers name what follows it as they like.
 EXL3 markers are no parameters of the engine (vllm-exl3, docs/CPU_OFFLOAD.md names the six that are).
 """
 
@@ -14,6 +15,10 @@ from appliance.plan.export.layers import Rounded, first_layers, gib
 from appliance.plan.export.outcome import Outcome, count, draft_count, engram_argv, impossible
 from appliance.plan.schema import Plan
 
+PADDED = "gpt-oss"
+"""The family with MXFP4 experts. Source: vllm/model_executor/layers/quantization/mxfp4.py rounds both of an expert's
+sides up, to 64, 128 or 256 by the kernel, where it makes the parameters."""
+
 
 def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
     """`--offload-backend uva` with its budget per card, and Engram's own switch."""
@@ -24,6 +29,10 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
     missed, differs = _missed(plan, catalogue)
     why = [] if rounded.exact else [f"it moves whole layers, the first ones only; {rounded.said}"]
     why += missed
+    if rounded.layers and plan.geometry.family == PADDED:
+        why.append(
+            "vLLM pads MXFP4 experts to its kernels' tiles, so that it may use the budget up before the last layer"
+        )
     differs = {} if not why else rounded.differs | differs
     exact = "the plan's experts are all those of the first layers" if rounded.layers else "no expert is moved"
     argv: tuple[str, ...] = ()
@@ -63,9 +72,8 @@ def _argv(plan: Plan, rounded: Rounded, catalogue: Catalogue) -> tuple[str, ...]
     parameters = [parameter for parameter in every if parameter.name.rpartition("_")[2] not in MARKERS]
     sizes = [parameter.rank_row_bytes(tp) * parameter.rows for parameter in parameters]
     budget = sum(sizes) - min(sizes) // 2
-    names = sorted({parameter.name for parameter in parameters})
     gib_text = f"{budget / 2**30:.9f}".rstrip("0").rstrip(".")
-    return ("--offload-backend", "uva", "--cpu-offload-gb", gib_text, "--cpu-offload-params", *names)
+    return ("--offload-backend", "uva", "--cpu-offload-gb", gib_text, "--cpu-offload-params", "experts")
 
 
 def _notes(plan: Plan, rounded: Rounded) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def metadata(architecture: str) -> dict[str, Any]:
     if architecture != "llama":
         keys |= {"expert_feed_forward_length": shape.inner, "attention.key_length": shape.head_dim}
     if architecture == "deepseek2":
-        keys |= {"attention.kv_lora_rank": 512, "rope.dimension_count": 64}
+        keys |= {"attention.kv_lora_rank": 512, "rope.dimension_count": 64, "attention.key_length_mla": 192}
     some = {
         "leading_dense_block_count": shape.dense,
         "nextn_predict_layers": shape.drafts,
