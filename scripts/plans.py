@@ -71,8 +71,8 @@ SHIPPED = (
         request=Request(vram_bytes=49_140 * MIB, tp=1, targets=Targets(context_tokens=32_768)),
         note="An example; nothing was measured. One card of 48 GB does not hold the weights: the least that has to "
         "move for four contexts of 32,768 tokens, as many experts in each layer. Reconstructed: tensor shapes, from "
-        "the public configuration. Not counted: vLLM pads MXFP4 experts to its kernels' tiles, up to 14 % more bytes; "
-        "leave room for that (--vram-gib) where it does.",
+        "the public configuration. Experts are counted as vLLM's Marlin backend pads them, up to 14 % more bytes than "
+        "in the file.",
     ),
 )
 

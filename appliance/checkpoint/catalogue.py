@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
 
 from appliance.checkpoint.families import Unfit, find
-from appliance.checkpoint.families.base import MARKERS
+from appliance.checkpoint.families.base import MARKERS, Family
 from appliance.checkpoint.families.experts import Bank, Banks
 from appliance.checkpoint.families.kinds import Geometry, KvCost, Load, Place, TensorClass
 from appliance.checkpoint.families.whole import faults
@@ -49,16 +51,19 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class ExpertParameter:
     """One tensor of the engine that holds a row of every expert of a layer. `row_bytes`: of one expert, whole;
-    `replicated_bytes`: how much of that every rank holds all of (EXL3's input scales of a column-parallel matrix)."""
+    `replicated_bytes`: how much of that every rank holds all of (EXL3's input scales of a column-parallel matrix).
+    `padding`: ranks -> how much larger the engine makes a rank's row for its kernel; None = it does not."""
 
     name: str
     rows: int
     row_bytes: int
     replicated_bytes: int = 0
+    padding: Callable[[int], Fraction] | None = field(default=None, compare=False)
 
     def rank_row_bytes(self, tp: int) -> int:
-        """What one of `tp` ranks holds of one expert's row."""
-        return -(-(self.row_bytes - self.replicated_bytes) // tp) + self.replicated_bytes
+        """What one of `tp` ranks holds of one expert's row, padding included."""
+        row = -(-(self.row_bytes - self.replicated_bytes) // tp) + self.replicated_bytes
+        return row if self.padding is None else ceil(row * self.padding(tp))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,8 @@ def catalogue_of(checkpoint: Checkpoint) -> Catalogue:
         family=family.name,
         geometry=_measured(family.shape, routed),
         classes=_classes(banks, named, classes),
-        experts={layer: _parameters(bank) for layer, bank in routed.items()},
-        draft_experts={layer: _parameters(bank) for layer, bank in drafted.items()},
+        experts={layer: _parameters(bank, family) for layer, bank in routed.items()},
+        draft_experts={layer: _parameters(bank, family) for layer, bank in drafted.items()},
         named=named,
         dtypes=_dtypes(checkpoint),
         kv=family.kv,
@@ -166,11 +171,17 @@ def _classes(
     return parts
 
 
-def _parameters(bank: Bank) -> tuple[ExpertParameter, ...]:
+def _parameters(bank: Bank, family: Family) -> tuple[ExpertParameter, ...]:
     """Rows that differ are counted as the largest; `missing` says so."""
     largest = {name: max(rows.sizes.values()) for name, rows in sorted(bank.items())}
     return tuple(
-        ExpertParameter(name, len(bank[name].sizes), row_bytes, row_bytes if bank[name].units == 1 else 0)
+        ExpertParameter(
+            name,
+            len(bank[name].sizes),
+            row_bytes,
+            row_bytes if bank[name].units == 1 else 0,
+            family.padding(name, bank.keys()),
+        )
         for name, row_bytes in largest.items()
     )
 

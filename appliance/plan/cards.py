@@ -133,7 +133,9 @@ def _routed(catalogue: Catalogue, plan: Plan, splits: dict[int, LayerSplit]) -> 
     )
     if bytes_ > hot:
         formula += f" + {bytes_ - hot:,} B of cold rows that fill no page"
-    return _line(WEIGHTS + TensorClass.ROUTED, LABELS[TensorClass.ROUTED], bytes_, formula, HEADERS)
+    padded = any(tensor.padding is not None for tensors in catalogue.experts.values() for tensor in tensors)
+    source = f"{HEADERS}, padded as the engine's kernels want it" if padded else HEADERS
+    return _line(WEIGHTS + TensorClass.ROUTED, LABELS[TensorClass.ROUTED], bytes_, formula, source)
 
 
 def _row(tensors: Iterable[ExpertParameter], tp: int) -> int:

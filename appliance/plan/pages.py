@@ -102,8 +102,8 @@ stand-in gives 72.9 GiB a card. |
 | `qwen3-30b-a3b-2x-32gb.json` | Nothing. | Example: the bf16 checkpoint on two cards of 32 GB with room for four \
 contexts of 32,768 tokens. Tensor shapes from the public configuration. |
 | `gpt-oss-120b-1x-48gb.json` | Nothing. | Example: the MXFP4 checkpoint on one card of 48 GB with room for four \
-contexts of 32,768 tokens. Tensor shapes from the public configuration. Not counted: vLLM pads MXFP4 experts to its \
-kernels' tiles, up to 14 % more bytes. |
+contexts of 32,768 tokens. Tensor shapes from the public configuration. Experts as vLLM's Marlin backend pads \
+them, up to 14 % more bytes than in the file. |
 """
 
 

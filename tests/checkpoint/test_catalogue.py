@@ -324,3 +324,18 @@ def test_a_configuration_larger_than_any_model_is_not_gone_through(key: str, sai
 
     assert (found.family, found.experts) == ("unknown", {})
     assert f"1,048,576 {said}" in found.missing
+
+
+@pytest.mark.parametrize(("tp", "width"), [(1, 2944), (2, 1536), (4, 768), (8, 384)])
+def test_mxfp4_experts_are_counted_as_the_kernel_pads_them(tp: int, width: int) -> None:
+    rows = {one.name: one for one in catalogue("gpt-oss").experts[0]}
+    assert rows["w13_weight"].rank_row_bytes(tp) == 2 * width * 3072 // 2
+    assert rows["w13_weight_scale"].rank_row_bytes(tp) == 2 * width * 3072 // 32
+    assert rows["w2_weight"].rank_row_bytes(tp) == 3072 * width // 2
+    assert rows["w13_bias"].rank_row_bytes(tp) == 2 * width * 2
+    assert rows["w13_weight"].row_bytes == 2 * 2880 * 2880 // 2
+
+
+def test_experts_of_other_models_are_not_padded() -> None:
+    for name in ("qwen3-moe", "qwen3-moe-fp8", "study", "mixtral"):
+        assert all(one.padding is None for bank in catalogue(name).experts.values() for one in bank)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from enum import Enum, auto
+from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 from appliance.checkpoint.families.kinds import Geometry, KvCost, Load, Place, TensorClass
@@ -155,6 +156,11 @@ class Family(ABC):
             return None
         cut = Cut.ROW if engine == "w2" else Cut.COLUMN
         return f"{engine}_{'weight' if part in _BODY else part}", self.units(cut, part)
+
+    def padding(self, parameter: str, bank: Container[str]) -> Callable[[int], Fraction] | None:
+        """Ranks -> how much larger the engine makes a rank's row of one of its tensors; `bank`: the names of all that
+        hold this layer's experts. None: it does not."""
+        return None
 
     def place(self, name: str, shape: Sequence[int] = ()) -> Place | None:
         """What a tensor is; None when no table has its name."""

@@ -2,19 +2,25 @@
 Pure.
 
 Source of names and cuts: vLLM's model files qwen3_moe.py, glm4_moe.py (and its MTP file), gpt_oss.py, mixtral.py.
-Not counted: what a kernel pads. gpt-oss's MXFP4 experts of 2880 are padded to whole tiles by some of vLLM's backends,
-which makes them up to 14 % larger on the card than in the file.
+gpt-oss's MXFP4 experts are counted as vLLM's Marlin backend holds them, the one for cards of compute capability 12: a
+rank's width in whole blocks of 32, padded to 128, and the model's width padded to 256 (1440 -> 1536, 2880 -> 3072 at
+two ranks; 14 % more than in the file). Other backends pad less.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from appliance.checkpoint.families.base import Block, Family, Rule, grouped_query, is_count, number, rules
 from appliance.checkpoint.families.kinds import Geometry, KvCost, Load, TensorClass
 
+MXFP4_BLOCK = 32
+MARLIN_WIDTH, MARLIN_HIDDEN = 128, 256
+"""What a rank's width and the model's width are padded to. Source: vLLM's mxfp4.py, as its figures for gpt-oss-120b
+show: 1440 -> 1536 and 2880 -> 3072."""
 _BLOCK = re.compile(r"model\.layers\.(\d{1,6})\.([\w.]{1,100})", re.ASCII)
 
 ROOT: Mapping[str, Rule] = {
@@ -186,6 +192,10 @@ class Mixtral(Standard):
         return all_sparse(self.config)
 
 
+def _up(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
 class GptOss(Standard):
     """gpt-oss-20b and -120b: a layer's experts are one tensor, MXFP4 as blocks and scales; every second layer sees a
     sliding window."""
@@ -222,6 +232,21 @@ class GptOss(Standard):
     def geometry(self) -> Geometry:
         """See Family."""
         return all_sparse(self.config)
+
+    def padding(self, parameter: str, bank: Container[str]) -> Callable[[int], Fraction] | None:
+        """See Family. Only MXFP4, which has scales, is padded."""
+        if "w13_weight_scale" not in bank:
+            return None
+        hidden, inner = self.shape.hidden, self.shape.moe_intermediate
+        across = Fraction(_up(hidden, MARLIN_HIDDEN), hidden) if parameter != "w13_bias" else Fraction(1)
+
+        def ratio(tp: int) -> Fraction:
+            if parameter == "w2_bias":
+                return across
+            width = _up(_up(-(-inner // tp), MXFP4_BLOCK), MARLIN_WIDTH)
+            return Fraction(width * tp, inner) * across
+
+        return ratio
 
     def kv(self, tp: int, dtype: str) -> KvCost:
         """See Family."""
