@@ -6,6 +6,7 @@ with texts: "0,1".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -66,16 +67,23 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 
 def verdict(preflight: Preflight) -> str:
-    """One sentence: how many of what, and what the box is."""
-    count = {severity: 0 for severity in Severity}
+    """One sentence: how many of what, and what the box is. A cause and what follows from it
+    count once, as the worst of them."""
+    causes = {finding.id: finding.depends_on for finding in preflight.findings}
+    worst: dict[str, Severity] = {}
     for finding in preflight.findings:
-        count[finding.severity] += 1
+        root = finding.id
+        for _ in causes:
+            root = cause if (cause := causes[root]) in causes and cause is not None else root
+        worst[root] = min(worst.get(root, finding.severity), finding.severity, key=_ORDER.index)
+    count = Counter(worst.values())
     said = [_many(count[severity], word) for severity, word in _WORDS.items() if count[severity]]
     if not count[Severity.FAIL] and not count[Severity.WARN]:
         said.insert(0, "clean")
     return f"{', '.join(said)}: {_box(preflight.facts)}"
 
 
+_ORDER = (Severity.FAIL, Severity.WARN, Severity.INFO)
 _WORDS = {Severity.FAIL: "failure", Severity.WARN: "warning", Severity.INFO: "note"}
 
 

@@ -174,6 +174,21 @@ def test_the_exit_code_and_the_first_line_follow_the_worst(severities: tuple[str
     assert verdict(Preflight(0.0, "", findings, facts())).startswith(words)
 
 
+def test_a_cause_and_its_effects_count_once_as_the_worst_of_them() -> None:
+    def one(id_: str, severity: Severity, cause: str | None) -> Finding:
+        return Finding(id=id_, severity=severity, title="t", observed="o", required="r", remedy="m", depends_on=cause)
+
+    chain = (
+        one("link", Severity.WARN, None),
+        one("copies", Severity.FAIL, "link"),
+        one("both", Severity.WARN, "copies"),
+        one("alone", Severity.WARN, "absent"),
+    )
+    assert verdict(Preflight(0.0, "", chain, facts())).startswith("1 failure, 1 warning: ")
+    circle = (one("a", Severity.WARN, "b"), one("b", Severity.WARN, "a"))
+    assert "warning" in verdict(Preflight(0.0, "", circle, facts()))
+
+
 @pytest.mark.parametrize("gpus", [None, *(GpuReport(outcome) for outcome in Outcome)])
 def test_the_document_for_programs_is_json_for_every_outcome(gpus: GpuReport | None) -> None:
     seen = Preflight(0.0, BOOT_ID, (), facts(gpus=gpus, host=None, deep=deep()))
