@@ -6,6 +6,7 @@ What is judged about the plan itself is in plan_checks.py, about its budget in f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,12 +89,29 @@ def check(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxM
         *host_findings(plan, checkpoint, made),
     )
     fits = all(finding.severity is not Severity.FAIL for finding in findings)
-    return Checked(plan, findings, made, fits, _verdict(plan, catalogue, made, findings))
+    return Checked(plan, _folded(findings), made, fits, _verdict(plan, catalogue, made, findings))
+
+
+def _another(findings: Iterable[Finding]) -> Finding | None:
+    """The finding that says that the plan is for something else; then the others follow from it."""
+    by_id = {finding.id: finding for finding in findings}
+    return by_id.get("plan.model") or by_id.get("plan.geometry")
+
+
+def _folded(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    root = _another(findings)
+    if root is None:
+        return findings
+    alone = {root.id, "plan.digest"}
+    return tuple(f if f.id in alone else f.model_copy(update={"depends_on": root.id}) for f in findings)
 
 
 def _verdict(plan: Plan, catalogue: Catalogue, made: Budget, findings: tuple[Finding, ...]) -> str:
     capacity = smallest_card(made)
     failed = [finding for finding in findings if finding.severity is Severity.FAIL]
+    another = _another(findings)
+    if another is not None:
+        return f"cannot be used: {another.title}"
     elsewhere = ""
     if catalogue.whole_bytes(TensorClass.ENGRAM) and plan.host.engram is not None and plan.host.engram.mode != "vram":
         elsewhere = " without Engram"

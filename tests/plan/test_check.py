@@ -377,3 +377,13 @@ def test_a_box_may_have_more_cards_than_the_plan_uses() -> None:
     found = small.catalogue()
 
     assert checked(found, made(found), stated(ROOM, 2)).findings == ()
+
+
+def test_a_plan_for_another_model_is_one_cause_and_no_arithmetic() -> None:
+    asked = Request(CARD, tp=2, targets=small.NO_RESERVES, experts=4608)
+    study = plan_for(pack("study"), PlanModel(name="study"), asked)
+    result = check(study, headers("qwen3-moe"), pack("qwen3-moe"), stated(CARD, 2))
+    assert result.verdict == "cannot be used: The model has another shape"
+    assert [finding.id for finding in result.findings if finding.depends_on is None] == ["plan.geometry"]
+    assert len(result.findings) > 2
+    assert not result.fits
