@@ -27,7 +27,7 @@ from appliance.engine.adapter import Adapter
 from appliance.engine.planned import beyond_validated, planned
 from appliance.engine.settings import CommandSettings, ExternalSettings
 from appliance.engine.supervisor import Examined
-from appliance.plan.finding_ids import PLAN_IDS
+from appliance.plan.check import PLAN_IDS
 from appliance.plan.inspect_child import inspected
 from appliance.plan.inspection import Inspection
 from appliance.plan.memory import of_box

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from appliance.errors import AlreadyRunning, ConfigError
 from gateway.files import replace_file
 
 FOLDER_MODE = 0o750
+
+
+class NotRegularError(OSError):
+    """A pipe, a device, a socket or a folder where a file should be."""
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """The file for reading; links are followed. A pipe would keep its reader for ever, and a device may do anything.
+
+    Raises NotRegularError, OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotRegularError(errno.EINVAL, "not a regular file", str(path))
+    return BufferedReader(FileIO(fd, "rb"))
+
+
+def read_regular(path: Path, limit_bytes: int) -> bytes:
+    """The whole file, or its first `limit_bytes` and one more byte when it is longer. Raises as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read(limit_bytes + 1)
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -37,11 +62,16 @@ def make_folder(path: Path, key: str, mode: int = FOLDER_MODE) -> None:
         raise ConfigError(f"{key}: the folder {path} cannot be written by this user", f"chown it, or correct {key}")
 
 
-class FolderLock:
-    """Holds a folder for this process until `close`. Raises AlreadyRunning, and OSError when it cannot be locked.
+class HeldError(Exception):
+    """A lock that another process holds; its pid, None when it does not say."""
 
-    What holds is the lock on the file; the pid inside is for people, so that a full disk does not matter.
-    """
+    def __init__(self, pid: int | None) -> None:
+        super().__init__(pid)
+        self.pid = pid
+
+
+class FolderLock:
+    """Holds a folder for this process until `close`. Raises AlreadyRunning, and OSError when it cannot be locked."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,14 +95,18 @@ class FolderLock:
         os.close(self._fd)
 
 
-def _locked(folder: Path) -> int:
-    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def locked(path: Path) -> int:
+    """Make the file if need be and lock it; the lock lasts as long as the descriptor. Raises HeldError, OSError.
+
+    What holds is the lock on the file; the pid inside is for people, so that a full disk does not matter.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         said = os.read(fd, 32).decode(errors="replace").strip()
         os.close(fd)
-        raise _in_use(folder, int(said) if said.isdecimal() else None) from None
+        raise HeldError(int(said) if said.isdecimal() else None) from None
     except OSError:
         os.close(fd)
         raise
@@ -80,6 +114,13 @@ def _locked(folder: Path) -> int:
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
     return fd
+
+
+def _locked(folder: Path) -> int:
+    try:
+        return locked(folder / "lock")
+    except HeldError as held:
+        raise _in_use(folder, held.pid) from None
 
 
 def _in_use(folder: Path, pid: int | None) -> AlreadyRunning:

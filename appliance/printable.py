@@ -6,18 +6,13 @@ turn the reading direction is shown as an escape. For rich, wrap the result in `
 
 from __future__ import annotations
 
-import unicodedata
 
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+def escaped(text: object) -> str:
+    """The text with whatever is not printable, the blank excepted, spelled out."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(text))
 
 
 def printable(text: str, limit: int = 300) -> str:
-    """`text` without control, format and surrogate characters, `limit` characters at most (an ellipsis ends it)."""
-    shown = "".join(_escaped(char) for char in text[: limit + 1])
+    """`escaped`, and `limit` characters at most (an ellipsis ends it)."""
+    shown = escaped(text[: limit + 1])
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
-def _escaped(char: str) -> str:
-    if unicodedata.category(char) not in _HIDDEN:
-        return char
-    return f"\\x{ord(char):02x}" if ord(char) < 0x100 else f"\\u{ord(char):04x}"

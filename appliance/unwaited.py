@@ -1,6 +1,6 @@
 """Blocking work in a thread that nobody waits for at the end of the process. Touches threads.
 
-asyncio.to_thread would have the daemon's end wait for a driver or a file system that does not answer.
+asyncio.to_thread would have the end of the program wait for a driver, a file system or a server that does not answer.
 """
 
 from __future__ import annotations

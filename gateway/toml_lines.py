@@ -13,7 +13,7 @@ import re
 import tomllib
 import types
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -337,15 +337,16 @@ def _said(error: ErrorDetails, model: type[BaseModel] | None) -> str:
         said = " ".join(error["msg"].removeprefix("Value error, ").split())
         return said if kind == "value_error" else f"is refused: {said}"
     said = words.format(**context)
-    return said if kind == "missing" else f"{said}, is {_kind(error['input'])}"
+    return said if kind == "missing" else f"{said}, is {kind_of(error['input'])}"
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object, kinds: Sequence[tuple[type[Any], str]] = _KINDS) -> str:
+    """What was found where something else should be: numbers as they are, of all else its kind."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
         return str(value)[:32]
-    return next((words for kind, words in _KINDS if isinstance(value, kind)), type(value).__name__)
+    return next((words for kind, words in kinds if isinstance(value, kind)), type(value).__name__)
 
 
 def _closest_key(loc: KeyPath, model: type[BaseModel] | None) -> str:

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from appliance.box.gpu import DeepReport, GpuReport
+from appliance.box.gpu import DeepReport, Gpu, GpuReport
 from appliance.box.host import Host
 
 
@@ -55,6 +55,12 @@ class Facts:
     def listen_loopback(self) -> bool:
         """Whether only this machine can reach the public socket."""
         return is_loopback(self.listen_host)
+
+
+def node_of(gpu: Gpu, host: Host | None) -> int | None:
+    """The NUMA node that a card hangs on, by the driver or by the kernel; None = not known."""
+    known = host.gpu_nodes if host is not None else {}
+    return gpu.numa_node if gpu.numa_node is not None else known.get(gpu.bus_id)
 
 
 def is_loopback(host: str) -> bool:

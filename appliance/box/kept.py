@@ -6,11 +6,10 @@ who may have put a link or a pipe in its place: no other file is given away thro
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from pathlib import Path
 
+from appliance.files import open_regular
 from gateway.files import replace_file
 
 
@@ -25,13 +24,7 @@ def keep(path: Path, data: bytes, mode: int) -> None:
 def read(path: Path) -> bytes | None:
     """Its bytes, None when there is none. Raises OSError, also for what is no file: a pipe would never answer."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path) as file:
+            return file.read()
     except FileNotFoundError:
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        with open(fd, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(fd)

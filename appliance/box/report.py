@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from appliance.box.facts import Facts
 from appliance.box.gpu import Outcome
 from appliance.errors import EXIT_CONFIG
+from appliance.units import count
 from gateway.state import Finding, Severity
 
 SCHEMA = "moe-appliance.preflight/1"
@@ -76,19 +77,15 @@ def verdict(preflight: Preflight) -> str:
         for _ in causes:
             root = cause if (cause := causes[root]) in causes and cause is not None else root
         worst[root] = min(worst.get(root, finding.severity), finding.severity, key=_ORDER.index)
-    count = Counter(worst.values())
-    said = [_many(count[severity], word) for severity, word in _WORDS.items() if count[severity]]
-    if not count[Severity.FAIL] and not count[Severity.WARN]:
+    seen = Counter(worst.values())
+    said = [count(seen[severity], word) for severity, word in _WORDS.items() if seen[severity]]
+    if not seen[Severity.FAIL] and not seen[Severity.WARN]:
         said.insert(0, "clean")
     return f"{', '.join(said)}: {_box(preflight.facts)}"
 
 
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.INFO)
 _WORDS = {Severity.FAIL: "failure", Severity.WARN: "warning", Severity.INFO: "note"}
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _box(facts: Facts) -> str:

@@ -15,6 +15,7 @@ from shlex import quote
 from urllib.parse import urlsplit
 
 from appliance.errors import CheckpointError
+from appliance.printable import escaped
 
 NAMED = 10
 LONGEST_CHARS = 160
@@ -27,11 +28,6 @@ class Fault:
     file: str
     text: str
     remedy: str
-
-
-def escaped(text: object) -> str:
-    """Text for a terminal: control and other unprintable characters spelled out."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
 def plain(text: object) -> str:

@@ -27,12 +27,13 @@ from appliance.checkpoint.listing import Listing, fetchable, listing_of
 from appliance.checkpoint.partfile import PartFile, RemoteFile, begun_bytes, boot_id, forget, placed
 from appliance.checkpoint.progress import OnProgress, Tally
 from appliance.checkpoint.provenance import Kept, Provenance, load
-from appliance.checkpoint.sound import headers_sound
+from appliance.checkpoint.read import headers_sound
 from appliance.checkpoint.sources import Folder, source_of
 from appliance.checkpoint.space import FreeBytes, became_full, free_bytes, need_space
-from appliance.checkpoint.threads import Report, abandonable, in_thread, reporting, together
+from appliance.checkpoint.threads import Report, in_thread, reporting, together
 from appliance.checkpoint.transport import Transport
 from appliance.errors import CheckpointError
+from appliance.unwaited import unwaited
 
 AT_ONCE = 4
 """Files that are fetched at the same time."""
@@ -85,7 +86,7 @@ async def fetch(
             f"{plain(text)} is on this machine already", f"moe-appliance checkpoint verify {typed(text)}"
         )
     began_s = time.monotonic()
-    remote = await abandonable(partial(fetchable, source, environ))
+    remote = await unwaited(partial(fetchable, source, environ))
     async with Transport(remote.token, remote.token_variable) as transport:
         listing = await listing_of(remote, transport)
         tally = Tally(on_progress, sum(file.size_bytes for file in listing.files), len(listing.files))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.checkpoint.faults import plain, typed
-from appliance.checkpoint.regular import open_regular
 from appliance.checkpoint.sums import OWN_PREFIX
 from appliance.checkpoint.threads import Report
 from appliance.errors import CheckpointError
+from appliance.files import HeldError, locked, open_regular
 
 READ_BYTES = 4 << 20
 """Read and hashed at once: large enough that a disk streams, small enough for progress."""
@@ -24,19 +23,14 @@ _LOCK = f"{OWN_PREFIX}.lock"
 def alone(folder: Path) -> Iterator[None]:
     """Make the folder and hold its lock. Raises OSError, and CheckpointError when another fetch has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            said = os.read(fd, 32).decode("ascii", "replace").strip()
-            pid = said if said.isdecimal() else "unknown"
-            raise CheckpointError(
-                f"another fetch (pid {pid}) writes to {plain(folder)}", f"wait for it, or end it: kill {pid}"
-            ) from None
-        with contextlib.suppress(OSError):  # a full disk; the lock holds without
-            os.ftruncate(fd, 0)
-            os.write(fd, f"{os.getpid()}\n".encode())
+        fd = locked(folder / _LOCK)
+    except HeldError as held:
+        pid = held.pid or "unknown"
+        raise CheckpointError(
+            f"another fetch (pid {pid}) writes to {plain(folder)}", f"wait for it, or end it: kill {pid}"
+        ) from None
+    try:
         yield
     finally:
         os.close(fd)

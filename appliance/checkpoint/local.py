@@ -5,7 +5,6 @@ What is in a folder may be links (a hub's download cache has nothing else); what
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from appliance.checkpoint.found import Found
 from appliance.checkpoint.headers import LENGTH_BYTES, REFETCH, SNIFF_BYTES, Header, header_length, parse_header
 from appliance.checkpoint.index import INDEX_BYTES, parse_index
 from appliance.checkpoint.layout import CONFIG, Layout, alone_note
-from appliance.checkpoint.regular import NotRegularError, open_regular, read_regular
 from appliance.errors import CheckpointError
+from appliance.files import NotRegularError, open_regular, read_regular
 
 SMALL_FILE_BYTES = 16 << 20
 _REGULAR = "put the file itself, or a link to it, there"
@@ -57,7 +56,7 @@ def read_one(path: Path) -> Found:
 def _header(path: Path, name: str) -> Header | Fault | None:
     """None: there is no such file."""
     try:
-        with io.BufferedReader(open_regular(path)) as file:
+        with open_regular(path) as file:
             size_bytes = file.seek(0, 2)
             file.seek(0)
             start = file.read(SNIFF_BYTES)

@@ -19,9 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from appliance.checkpoint.folder import READ_BYTES
-from appliance.checkpoint.regular import read_regular
 from appliance.checkpoint.sums import BAD, PART, RECORD
 from appliance.checkpoint.threads import Report
+from appliance.files import read_regular
 from gateway.files import replace_file
 
 MODE = 0o644

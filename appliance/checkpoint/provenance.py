@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Self
 
 from appliance.checkpoint.faults import plain, typed
-from appliance.checkpoint.regular import read_regular
 from appliance.checkpoint.sums import OWN_PREFIX, SUMS, format_sums, is_sum
 from appliance.errors import CheckpointError
+from appliance.files import read_regular
 from gateway.files import replace_file
 
 NAME = f"{OWN_PREFIX}-origin.json"

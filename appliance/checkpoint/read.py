@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from appliance.checkpoint.cache import HeaderCache, cache_folder
@@ -56,6 +57,17 @@ def read_counted(
         kept = HeaderCache(cache_folder(environ)) if cache is None else cache
         found, fetched = asyncio.run(read_remote(remote_of(origin, environ), kept, progress))
         return checkpoint_of(found), fetched
+
+
+def headers_sound(folder: Path, environ: Mapping[str, str]) -> bool:
+    """Read all headers of a folder. False when nothing here can read them: GGUF without the package gguf.
+
+    Raises CheckpointError with all that is wrong.
+    """
+    if not any(folder.glob("*.safetensors")) and find_spec("gguf") is None:
+        return False
+    read(Folder(folder), environ=environ)
+    return True
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import TypeAlias, TypeVar
 
 from appliance.errors import MoeError
@@ -50,30 +49,6 @@ async def reporting(act: Callable[[Report], T], on_bytes: Report = _silent) -> T
         with contextlib.suppress(Stopped, OSError, MoeError):
             await task
         raise
-
-
-async def abandonable(act: Callable[[], T]) -> T:
-    """Run `act`, which touches no file, in a thread that is left behind when this is cancelled: a server that does not
-    answer must not keep anybody who stopped the program."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(set_it: Callable[[], None]) -> None:
-        if not done.done():
-            set_it()
-
-    def run() -> None:
-        try:
-            result = act()
-        except BaseException as error:  # noqa: BLE001
-            settled = partial(done.set_exception, error)
-        else:
-            settled = partial(done.set_result, result)
-        with contextlib.suppress(RuntimeError):  # the loop is gone
-            loop.call_soon_threadsafe(settle, settled)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await done
 
 
 @contextlib.asynccontextmanager

@@ -20,12 +20,12 @@ from appliance.checkpoint import provenance
 from appliance.checkpoint.faults import plain, typed
 from appliance.checkpoint.folder import sha256_of
 from appliance.checkpoint.progress import OnProgress, Tally
-from appliance.checkpoint.regular import read_regular
-from appliance.checkpoint.sound import headers_sound
+from appliance.checkpoint.read import headers_sound
 from appliance.checkpoint.sums import BAD, PART, SUMS, SUMS_BYTES, format_sums, is_ours, parse_sums, safe_name
 from appliance.checkpoint.threads import Report, reporting, together
 from appliance.checkpoint.wanted import WEIGHTS
 from appliance.errors import CheckpointError
+from appliance.files import read_regular
 from gateway.files import replace_file
 
 AT_ONCE = 2

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from appliance.cli.terminal import table
 from gateway.status_plan import kind_rows
 from gateway.status_view import BarView, PieceView
 
@@ -29,16 +29,16 @@ def bars(shown: Sequence[BarView], width: int, *, ascii_only: bool = False) -> R
 
 def legend(shown: Sequence[BarView]) -> RenderableType:
     """Which letter is what, and its bytes in each bar."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("what", overflow="fold")
+    made = table()
+    made.add_column("")
+    made.add_column("what", overflow="fold")
     for bar in shown:
-        table.add_column(bar.id, justify="right", no_wrap=True)
+        made.add_column(bar.id, justify="right", no_wrap=True)
     for row in kind_rows(shown):
         label = f"{row.label} {row.when}".rstrip()
         cells = (Text(str(cell), style="" if cell.value is not None else "dim") for cell in row.cells)
-        table.add_row(Text(_letter(row.kind), style=f"bold {_colour(row.kind)}"), Text(label), *cells)
-    return table
+        made.add_row(Text(_letter(row.kind), style=f"bold {_colour(row.kind)}"), Text(label), *cells)
+    return made
 
 
 def explained(shown: Sequence[BarView]) -> RenderableType:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from appliance.checkpoint.catalogue import catalogue_of
-from appliance.checkpoint.read import OnHeader, read_counted
+from appliance.checkpoint.read import read_counted
 from appliance.checkpoint.sources import source_of
 from appliance.cli import checkpoint_fetch
+from appliance.cli.checkpoint_progress import headers_shown
 from appliance.cli.checkpoint_text import as_json, render
 from appliance.cli.context import JsonOption
 
@@ -41,22 +39,13 @@ def show(
     Tokens come from the environment: HF_TOKEN for a hub (HF_ENDPOINT), MOE_CHECKPOINT_TOKEN for a URL.
     """
     origin = source_of(source, revision)
-    with _progress() as on_header:
+    with headers_shown() as on_header:
         checkpoint, fetched = read_counted(origin, environ=os.environ, progress=on_header)
     catalogue = catalogue_of(checkpoint)
     if as_json_text:
         print(json.dumps(as_json(checkpoint, catalogue, fetched), indent=2))
     else:
         render(checkpoint, catalogue, fetched, Console(highlight=False))
-
-
-@contextmanager
-def _progress() -> Iterator[OnHeader]:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("headers", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 checkpoint_fetch.register(app)

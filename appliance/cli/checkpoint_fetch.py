@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,16 +110,7 @@ def _fetched_json(done: Fetched) -> dict[str, Any]:
         "seconds": round(done.seconds, 3),
         "sums_told_by_source": len(told),
         "sums_only_ours": len(ours),
-        "files": [
-            {
-                "name": file.name,
-                "size_bytes": file.size_bytes,
-                "sha256": file.sha256,
-                "told_by": file.told_by,
-                "how": file.how,
-            }
-            for file in done.files
-        ],
+        "files": [asdict(file) for file in done.files],
     }
 
 
@@ -153,5 +145,5 @@ def _verified_json(result: Verified) -> dict[str, Any]:
         "files": result.files,
         "total_bytes": result.total_bytes,
         "wrote": result.wrote,
-        "found": [{"file": one.file, "trouble": one.trouble, "detail": one.detail} for one in result.found],
+        "found": [asdict(one) for one in result.found],
     }

@@ -1,4 +1,7 @@
-"""Shows how far a fetch or a verification is: a bar on a terminal, else a line every 30 s. Writes to standard error."""
+"""Shows how far a fetch, a verification or the reading of headers is. Writes to standard error.
+
+A bar on a terminal; elsewhere a line every 30 s for what takes minutes, and nothing for headers.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.progress import Progress as Bar
 
 from appliance.checkpoint.progress import OnProgress, Progress
+from appliance.checkpoint.read import OnHeader
+from appliance.units import GIB
 
 LINE_S = 30.0
 
@@ -38,6 +50,16 @@ def shown(doing: str) -> Iterator[OnProgress]:
             bar.update(task, description=described, total=now.total_bytes or None, completed=now.done_bytes)
 
         yield update
+
+
+@contextmanager
+def headers_shown() -> Iterator[OnHeader]:
+    """Yield what is told how many files' headers were read, and shows it on a terminal while the block lasts."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("headers", total=None)
+        yield lambda done, files: bar.update(task, completed=done, total=files)
 
 
 class Lines:
@@ -69,7 +91,7 @@ def line(doing: str, now: Progress, rate: float) -> str:
 
 def gib(size_bytes: int) -> str:
     """A size for people; small ones in MiB."""
-    return f"{size_bytes / (1 << 30):,.1f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):,.1f} MiB"
+    return f"{size_bytes / GIB:,.1f} GiB" if size_bytes >= GIB else f"{size_bytes / (1 << 20):,.1f} MiB"
 
 
 def duration(seconds: float) -> str:

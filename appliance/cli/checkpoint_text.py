@@ -6,19 +6,18 @@ Names come from files that strangers wrote: they are shown without control chara
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from appliance.checkpoint.catalogue import Catalogue, TensorClass
-from appliance.checkpoint.faults import escaped
 from appliance.checkpoint.remote import Fetched
 from appliance.checkpoint.tensors import Checkpoint
+from appliance.cli.terminal import say, table
+from appliance.units import GIB
 
-GIB = 1 << 30
 _NAMES = {
     TensorClass.ROUTED: "routed experts",
     TensorClass.SHARED: "shared experts",
@@ -55,17 +54,8 @@ def as_json(checkpoint: Checkpoint, catalogue: Catalogue, fetched: Fetched) -> d
             "bytes_by_layer": by_layer,
         },
         "dtypes": dict(catalogue.dtypes),
-        "shards": [
-            {
-                "name": shard.name,
-                "size_bytes": shard.size_bytes,
-                "header_bytes": shard.header_bytes,
-                "header_sha256": shard.header_sha256,
-                "tensors": shard.tensors,
-            }
-            for shard in checkpoint.shards
-        ],
-        "fetched": {"requests": fetched.requests, "header_bytes": fetched.header_bytes, "bytes": fetched.bytes},
+        "shards": [asdict(shard) for shard in checkpoint.shards],
+        "fetched": asdict(fetched),
         "notes": list(checkpoint.notes),
     }
 
@@ -74,31 +64,31 @@ def render(checkpoint: Checkpoint, catalogue: Catalogue, fetched: Fetched, conso
     """Print it for people."""
     total = checkpoint.total_bytes
     revision = f"  {checkpoint.revision}" if checkpoint.revision else ""
-    _say(console, (f"{checkpoint.origin}{revision}", "bold"))
+    say(console, (f"{checkpoint.origin}{revision}", "bold"))
     sizes = f"{checkpoint.tensor_count:,} tensors, {total:,} bytes = {_gib(total)}, {_files(checkpoint)}"
-    _say(console, f"{checkpoint.format}, family {catalogue.family}: {sizes}")
+    say(console, f"{checkpoint.format}, family {catalogue.family}: {sizes}")
     console.print()
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    shown = table()
     for heading in ("class", "bytes", "GiB", "share"):
-        table.add_column(heading, justify="left" if heading == "class" else "right", no_wrap=True)
+        shown.add_column(heading, justify="left" if heading == "class" else "right", no_wrap=True)
     for cls in TensorClass:
         taken = catalogue.whole_bytes(cls)
         if taken:
-            table.add_row(_NAMES[cls], f"{taken:,}", f"{taken / GIB:,.3f}", f"{taken / total:.1%}")
-    table.add_row("total", f"{total:,}", f"{total / GIB:,.3f}", "", style="bold")
-    console.print(table)
+            shown.add_row(_NAMES[cls], f"{taken:,}", f"{taken / GIB:,.3f}", f"{taken / total:.1%}")
+    shown.add_row("total", f"{total:,}", f"{total / GIB:,.3f}", "", style="bold")
+    console.print(shown)
     for line in _experts(catalogue):
-        _say(console, line)
+        say(console, line)
     console.print()
     mix = sorted(catalogue.dtypes.items(), key=lambda item: -item[1])
-    _say(console, "dtypes  " + ", ".join(f"{dtype} {_gib(taken)}" for dtype, taken in mix))
+    say(console, "dtypes  " + ", ".join(f"{dtype} {_gib(taken)}" for dtype, taken in mix))
     if fetched.requests:
         headers = f"{fetched.header_bytes:,} bytes of headers"
-        _say(console, f"fetched {fetched.bytes:,} bytes in {fetched.requests} requests, {headers}; no weights")
+        say(console, f"fetched {fetched.bytes:,} bytes in {fetched.requests} requests, {headers}; no weights")
     for note in checkpoint.notes:
-        _say(console, ("note    ", "yellow"), note)
+        say(console, ("note    ", "yellow"), note)
     if catalogue.missing:
-        _say(console, ("no plan ", "bold yellow"), f"can be made for it: {catalogue.missing}")
+        say(console, ("no plan ", "bold yellow"), f"can be made for it: {catalogue.missing}")
 
 
 def _experts(catalogue: Catalogue) -> Iterator[str]:
@@ -128,8 +118,3 @@ def _files(checkpoint: Checkpoint) -> str:
 
 def _gib(taken: int) -> str:
     return f"{taken / GIB:,.3f} GiB" if taken >= GIB // 100 else f"{taken / (1 << 20):,.3f} MiB"
-
-
-def _say(console: Console, *parts: str | tuple[str, str]) -> None:
-    clean = [escaped(part) if isinstance(part, str) else (escaped(part[0]), part[1]) for part in parts]
-    console.print(Text.assemble(*clean), soft_wrap=True)

@@ -19,7 +19,7 @@ import typer
 from appliance.cli import plan_check, plan_make
 from appliance.cli.box import Box
 from appliance.cli.context import JsonOption, say
-from appliance.cli.plan_inputs import headers
+from appliance.cli.plan_inputs import PlanArgument, headers
 from appliance.errors import PlanError
 from appliance.plan import planfile
 from appliance.plan.diff import diff
@@ -33,7 +33,6 @@ app = typer.Typer(no_args_is_help=True)
 plan_make.register(app)
 plan_check.register(app)
 
-PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")]
 COLUMNS = 100
 """Of a picture that goes to no terminal."""
 

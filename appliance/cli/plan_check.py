@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from appliance.cli.box import Box
 from appliance.cli.context import JsonOption
-from appliance.cli.plan_inputs import GIB_MAX, Cards, cards, headers, render
+from appliance.cli.plan_inputs import (
+    GIB_MAX,
+    Cards,
+    CheckpointOption,
+    ExplainOption,
+    PlanArgument,
+    cards,
+    headers,
+    render,
+)
 from appliance.errors import EXIT_CONFIG, PlanError
 from appliance.plan import planfile
 from appliance.plan.check import check
-from appliance.plan.memory import GIB, stated
+from appliance.plan.memory import stated
 from appliance.plan.schema import Plan
+from appliance.units import GIB
 
 
 def register(app: typer.Typer) -> None:
@@ -26,8 +35,8 @@ def register(app: typer.Typer) -> None:
 
 def check_plan(
     ctx: typer.Context,
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
-    checkpoint: Annotated[str, typer.Option(metavar="PATH|URL|REPO", help="Whose headers tell the bytes.")],
+    plan: PlanArgument,
+    checkpoint: CheckpointOption,
     gpus: Annotated[
         int | None, typer.Option(min=1, max=64, help="How many cards there are. Default: this box's, or the plan's.")
     ] = None,
@@ -37,7 +46,7 @@ def check_plan(
     kv_gib: Annotated[
         float | None, typer.Option(min=0, max=GIB_MAX, help="GiB of KV cache on each card. Default: as the plan says.")
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="How each figure comes about.")] = False,
+    explain: ExplainOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a plan fits, for which all bytes are counted anew from the headers. Exit 0: it does; 78: it does

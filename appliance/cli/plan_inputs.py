@@ -1,4 +1,4 @@
-"""What `plan make` and `plan check` share: headers, cards, how a check is shown. Touches what it reads, and stdout.
+"""What `plan make` and `plan check` share: options, headers, cards, the text of a check. Touches what it reads, stdout.
 
 The cards are as they are stated; or this box's, asked through a child process; or, for a check, as the plan says.
 """
@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
-from rich.status import Status
 
 from appliance.box.gpu import GpuReport, Outcome, Relation
 from appliance.box.nvml import gather
@@ -22,20 +23,24 @@ from appliance.checkpoint.read import read
 from appliance.checkpoint.sources import source_of
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.cli.bars import bars, explained, legend
+from appliance.cli.checkpoint_progress import headers_shown
+from appliance.cli.terminal import finding, say
 from appliance.errors import PlanError
 from appliance.plan.cards import WEIGHTS
 from appliance.plan.check import Checked
-from appliance.plan.memory import GIB, BoxMemory, of_box, stated
+from appliance.plan.memory import BoxMemory, of_box, stated
 from appliance.printable import printable
-from gateway.state import Severity
+from appliance.units import GIB
 from gateway.status_plan import bar_views
 
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")]
+CheckpointOption = Annotated[str, typer.Option(metavar="PATH|URL|REPO", help="Whose headers tell the bytes.")]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="How each figure comes about.")]
 CARDS = 2
 """Cards that are meant when only their memory is stated."""
 GIB_MAX = 2**20
 """The most GiB that an option takes: a PiB."""
 _COLUMNS = 100
-_STYLES = {Severity.FAIL: "bold red", Severity.WARN: "yellow", Severity.INFO: "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,8 @@ class Cards:
 
 def headers(text: str, environ: Mapping[str, str]) -> tuple[Checkpoint, Catalogue]:
     """The checkpoint that `text` means, and what its tensors are for. Raises CheckpointError."""
-    with Status("reading headers", console=Console(stderr=True)) as shown:
-
-        def progress(done: int, files: int) -> None:
-            shown.update(f"reading headers: {done} of {files} files")
-
-        checkpoint = read(source_of(text), environ=environ, progress=progress)
+    with headers_shown() as on_header:
+        checkpoint = read(source_of(text), environ=environ, progress=on_header)
     return checkpoint, catalogue_of(checkpoint)
 
 
@@ -91,24 +92,21 @@ def render(checked: Checked, cards: Cards, explain: bool) -> None:
         console.width = max(console.width, _COLUMNS)
     shown = bar_views(checked.bars)
     style = "bold green" if checked.fits else "bold red"
-    console.print(printable(checked.verdict, 2000), style=style, markup=False, soft_wrap=True)
-    console.print(f"cards {cards.said}; ~ is an estimate", style="dim", markup=False)
+    say(console, (checked.verdict, style))
+    say(console, (f"cards {cards.said}; ~ is an estimate", "dim"))
     console.print()
     console.print(bars(shown, console.width, ascii_only=console.options.ascii_only))
     console.print()
     console.print(legend(shown))
     absent = [line for line in checked.budget.gpus[0].lines if line.id.startswith(WEIGHTS) and not line.bytes]
     if absent:
-        console.print(f"no bytes on a card: {', '.join(line.label for line in absent)}", style="dim", markup=False)
+        say(console, (f"no bytes on a card: {', '.join(line.label for line in absent)}", "dim"))
     if explain:
         console.print()
         each = checked.budget.gpus[0].model_copy(update={"label": "each card"})
         console.print(explained(bar_views((each, *checked.budget.nodes))))
         for none in absent:
-            console.print(f"{none.label}: {none.formula}", markup=False, soft_wrap=True)
-    for finding in checked.findings:
+            say(console, f"{none.label}: {none.formula}")
+    for found in checked.findings:
         console.print()
-        console.print(f"{finding.severity} ", style=_STYLES[finding.severity], end="", markup=False)
-        console.print(f"{finding.title}  {finding.id}", markup=False, soft_wrap=True)
-        for line in (finding.observed, f"wanted: {finding.required}", finding.remedy):
-            console.print(f"     {line}", markup=False, soft_wrap=True)
+        finding(console, found)

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Literal
 
 import typer
 
-from appliance import __version__
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.cli.context import JsonOption, say
-from appliance.cli.plan_inputs import GIB_MAX, Cards, cards, headers, render
+from appliance.cli.plan_inputs import GIB_MAX, Cards, CheckpointOption, ExplainOption, cards, headers, render
 from appliance.errors import EXIT_CONFIG
-from appliance.plan import planfile, ranges, stats
+from appliance.plan import planfile, stats
 from appliance.plan.check import Checked, check
-from appliance.plan.export.targets import verdicts
 from appliance.plan.lists import expert_table, layer_list
-from appliance.plan.memory import GIB
 from appliance.plan.planner import plan_for
 from appliance.plan.request import Method, Request, model_of
-from appliance.plan.schema import Limits, Plan, Profile, Targets
+from appliance.plan.schema import Limits, Profile, Targets
 from appliance.printable import printable
+from appliance.units import GIB
 
 _DEFAULT = Targets()
 
-CheckpointOption = Annotated[str, typer.Option(metavar="PATH|URL|REPO", help="Whose headers tell the bytes.")]
 GpusOption = Annotated[int | None, typer.Option(min=1, max=64, help="Cards to spread it over. Default: all, or 2.")]
 VramOption = Annotated[float | None, typer.Option(min=0.1, max=GIB_MAX, help="GiB of each card. Default: this box's.")]
 KvOption = Annotated[
@@ -60,7 +56,6 @@ ValidatedOption = Annotated[str, typer.Option(help="Where --cap was measured.")]
 NameOption = Annotated[str | None, typer.Option(help="What people call the model. Default: after its origin.")]
 OutOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write it. Default: only say what it would be.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="FILE may exist.")]
-ExplainOption = Annotated[bool, typer.Option("--explain", help="How each figure comes about.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ def make_plan(
     called = printable(name or _name(read))
     profile = None if cap is None else Profile(name=called, streams=cap, validated=validated)
     request = replace(request, engram=engram, keep_embedding=keep_embedding, profile=profile)
-    made = _stamped(plan_for(catalogue, model_of(read, called), request, counted))
+    made = planfile.stamped(plan_for(catalogue, model_of(read, called), request, counted))
     checked = check(made, read, catalogue, there.memory)
     if out is not None:
         planfile.save(made, out, overwrite)
@@ -180,17 +175,10 @@ def _name(checkpoint: Checkpoint) -> str:
     return checkpoint.origin.rstrip("/").rpartition("/")[2] or checkpoint.origin
 
 
-def _stamped(plan: Plan) -> Plan:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return plan.model_copy(update={"created": now, "tool_version": __version__, "exports": verdicts(plan)})
-
-
 def _show(checked: Checked, there: Cards, out: Path | None, explain: bool) -> None:
-    geometry = checked.plan.geometry
-    total = geometry.experts * len(ranges.parse(geometry.moe_layers))
     embedding = ", the embedding" if checked.plan.host.tensors else ""
     engram = ", Engram" if checked.plan.host.engram and checked.plan.host.engram.mode == "pinned" else ""
-    print(f"{checked.plan.cold_count:,} of {total:,} experts{embedding}{engram} in host RAM")
+    print(f"{checked.plan.cold_count:,} of {checked.plan.expert_count:,} experts{embedding}{engram} in host RAM")
     render(checked, there, explain)
     print()
     if out is None:

@@ -25,23 +25,23 @@ from rich.text import Text
 
 from appliance.box import forced, preflight
 from appliance.box.deep import measure
-from appliance.box.facts import Facts
+from appliance.box.facts import Facts, node_of
 from appliance.box.gpu import Bandwidth, DeepReport, Gpu, GpuReport, Outcome
 from appliance.box.probe_host import family
 from appliance.box.report import Preflight, document, exit_code, verdict
 from appliance.cli.box import Box
+from appliance.cli.context import JsonOption
+from appliance.cli.terminal import finding, plain, say, table
 from appliance.daemon import adapter_of
 from appliance.engine.settings import CommandSettings
 from appliance.errors import EXIT_CONFIG, MoeError, PlanError
 from appliance.examine import FINDING_IDS, Examiner
 from appliance.plan import planfile
 from appliance.printable import printable
-from gateway.state import BoxState, Severity
+from appliance.units import GIB, gib
+from gateway.state import BoxState
 from gateway.status_findings import arranged
 from gateway.status_view import FindingRow
-
-_TONES = {Severity.FAIL: "red", Severity.WARN: "yellow", Severity.INFO: "cyan"}
-_GIB = 1024**3
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def look(
     deep: Annotated[
         bool, typer.Option("--deep", help="Measure copies, pinning and NCCL; the engine must be stopped.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: JsonOption = False,
     cached: Annotated[bool, typer.Option("--cached", help="Show the last look of this boot; ask nothing.")] = False,
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Judge for this plan.")] = None,
     force: Annotated[str | None, typer.Option("--force", metavar="ID", help="Go on in spite of a failure.")] = None,
@@ -167,27 +167,19 @@ def _user() -> str:
 def show(seen: Preflight, gone: tuple[str, ...], console: Console) -> None:
     """Print it for people."""
     worst = {0: "green", 1: "yellow", EXIT_CONFIG: "red"}[exit_code(seen.findings)]
-    _say(console, ("● ", worst), (verdict(seen), "bold"))
+    say(console, ("● ", worst), (verdict(seen), "bold"))
     for row in arranged(seen.findings):
         console.print()
         _finding(console, row, 0)
     for id_ in gone:
-        _say(console, (f"forced and not seen: {id_}; moe-appliance preflight --unforce {id_}", "dim"))
+        say(console, (f"forced and not seen: {id_}; moe-appliance preflight --unforce {id_}", "dim"))
     for note in seen.notes:
-        _say(console, (note, "dim"))
+        say(console, (note, "dim"))
     _box(seen.facts, console)
 
 
 def _finding(console: Console, row: FindingRow, indent: int) -> None:
-    mark = "└ " if indent else ""
-    tone = f"bold {_TONES[row.severity]}"
-    _say(console, mark, (f"{row.severity} ", tone), (row.title, "bold"), (f"  {row.id}", "dim"), indent=indent)
-    _say(console, row.observed, indent=indent + 5)
-    _say(console, ("wanted: ", "dim"), row.required, indent=indent + 5)
-    for line in row.remedy.splitlines():
-        _say(console, (line, "bold cyan"), indent=indent + 5)
-    if row.forced:
-        _say(console, (f"forced: {row.forced}", "yellow"), indent=indent + 5)
+    finding(console, row, indent=indent, mark="└ " if indent else "")
     for child in row.folded:
         _finding(console, child, indent + 5)
 
@@ -198,43 +190,42 @@ def _box(facts: Facts, console: Console) -> None:
         console.print(_cards(facts.gpus, facts))
         for (a, b), relation in sorted((facts.gpus.relations or {}).items()):
             direct = (facts.gpus.p2p or {}).get((a, b), "")
-            _say(console, f"gpu{a} and gpu{b}: {relation}" + (f", P2P {direct}" if direct else ""))
+            say(console, f"gpu{a} and gpu{b}: {relation}" + (f", P2P {direct}" if direct else ""))
     if facts.gpus is not None and facts.gpus.outcome is not Outcome.NO_DRIVER and facts.host is not None:
         for node in facts.host.nodes:
             free = node.free_bytes + node.reclaimable_bytes
-            total, huge = node.total_bytes / _GIB, node.hugepages_bytes / _GIB
-            more = f", {huge:.1f} GiB in huge pages" if huge else ""
-            _say(console, f"node{node.id}: {free / _GIB:.1f} of {total:.1f} GiB free or reclaimable{more}")
+            huge = node.hugepages_bytes
+            more = f", {gib(huge)} in huge pages" if huge else ""
+            say(console, f"node{node.id}: {free / GIB:.1f} of {gib(node.total_bytes)} free or reclaimable{more}")
     if facts.deep is not None:
         _deep(facts.deep, console)
 
 
 def _cards(report: GpuReport, facts: Facts) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    shown = table()
     for heading in ("card", "address", "name", "memory", "used", "node", "link"):
-        table.add_column(heading, justify="right" if heading in ("memory", "used") else "left", overflow="fold")
-    known = facts.host.gpu_nodes if facts.host is not None else {}
+        shown.add_column(heading, justify="right" if heading in ("memory", "used") else "left", overflow="fold")
     for gpu in report.gpus:
-        node = gpu.numa_node if gpu.numa_node is not None else known.get(gpu.bus_id)
-        used = "?" if gpu.used_bytes is None else f"{gpu.used_bytes / _GIB:.1f} GiB"
+        node = node_of(gpu, facts.host)
+        used = "?" if gpu.used_bytes is None else gib(gpu.used_bytes)
         link = f"Gen{gpu.link.gen_now or '?'} x{gpu.link.width_now or '?'} now"
-        cells = (f"gpu{gpu.index}", gpu.bus_id, gpu.name, f"{gpu.total_bytes / _GIB:.1f} GiB", used, node, link)
-        table.add_row(*(Text("?" if cell is None else printable(str(cell))) for cell in cells))
-    return table
+        cells = (f"gpu{gpu.index}", gpu.bus_id, gpu.name, gib(gpu.total_bytes), used, node, link)
+        shown.add_row(*(Text("?" if cell is None else plain(cell)) for cell in cells))
+    return shown
 
 
 def _deep(deep: DeepReport, console: Console) -> None:
     said = [] if deep.bandwidth is None else _rates(deep.bandwidth)
     if deep.pin_s is not None and deep.pinned_bytes is not None:
-        said.append(f"pinning {deep.pinned_bytes / _GIB:.0f} GiB took {deep.pin_s:.2f} s")
+        said.append(f"pinning {deep.pinned_bytes / GIB:.0f} GiB took {deep.pin_s:.2f} s")
     if deep.nccl_s is not None:
         peer = "with" if deep.nccl_p2p else "without"
         said.append(f"NCCL {peer} peer access: {deep.nccl_gb_s or 0:.1f} GB/s, {deep.nccl_s:.1f} s with its start")
     if said:
         at = datetime.fromtimestamp(deep.at_s).astimezone().strftime("%Y-%m-%d %H:%M")
-        _say(console, (f"measured {at}", "dim"))
+        say(console, (f"measured {at}", "dim"))
     for line in said:
-        _say(console, line, indent=2)
+        say(console, line, indent=2)
 
 
 def _rates(rates: Bandwidth) -> list[str]:
@@ -251,12 +242,3 @@ def _rates(rates: Bandwidth) -> list[str]:
     ]
     links = ", ".join(f"gpu{index} Gen{gen} x{rates.width.get(index, '?')}" for index, gen in sorted(rates.gen.items()))
     return [*said, f"links while copying: {links}"] if links else said
-
-
-def _say(console: Console, *parts: str | tuple[str, str], indent: int = 0) -> None:
-    clean = [_plain(part) if isinstance(part, str) else (_plain(part[0]), part[1]) for part in parts]
-    console.print(Text.assemble(" " * indent, *clean), soft_wrap=True)
-
-
-def _plain(text: str) -> str:
-    return printable(text, 4000)

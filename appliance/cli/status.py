@@ -17,13 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.bars import bars, legend
+from appliance.cli.terminal import TONES, finding, plain, say, table
 from gateway.status_view import FindingRow, LanesView, LaneView, PlanView, StatusView
 
 BAR_CHARS = 20
 LOG_LINES = 8
 WIDE_COLUMNS = 110
 """From here on there is room for request ids."""
-_TONES = {"ok": "green", "warn": "yellow", "bad": "red", "fail": "red", "info": "cyan"}
 
 
 def status(view_json: Mapping[str, Any] | str | bytes | StatusView, as_json: bool, console: Console) -> StatusView:
@@ -58,79 +58,63 @@ def render(view: StatusView, console: Console) -> None:
         _numbers(view, console)
 
 
-def _plain(text: object) -> str:
-    """Text without control characters."""
-    return "".join(c if c.isprintable() else " " for c in str(text))
-
-
-def _say(console: Console, *parts: str | tuple[str, str], indent: int = 0) -> None:
-    clean = [_plain(part) if isinstance(part, str) else (_plain(part[0]), part[1]) for part in parts]
-    console.print(Text.assemble(" " * indent, *clean), soft_wrap=True)
-
-
 def _heading(console: Console, name: str, more: str) -> None:
     console.print()
-    _say(console, (name, "bold"), f"  {more}")
+    say(console, (name, "bold"), f"  {more}")
 
 
 def _verdict(view: StatusView, console: Console) -> None:
     verdict = view.verdict
-    _say(console, ("● ", _TONES[verdict.tone]), (verdict.text, "bold"))
+    say(console, ("● ", TONES[verdict.tone]), (verdict.text, "bold"))
     if verdict.command is not None:
-        _say(console, (verdict.command, "bold cyan"), indent=4)
+        say(console, (verdict.command, "bold cyan"), indent=4)
     if view.engine.demo_label:
-        _say(console, (view.engine.demo_label, "dim"), indent=2)
+        say(console, (view.engine.demo_label, "dim"), indent=2)
     if view.public_url:
-        _say(console, (f"{view.public_url}  version {view.version}  up {view.uptime}", "dim"), indent=2)
+        say(console, (f"{view.public_url}  version {view.version}  up {view.uptime}", "dim"), indent=2)
 
 
 def _findings(rows: Iterable[FindingRow], console: Console) -> None:
     for row in rows:
         console.print()
-        _say(console, (f"{row.severity} ", f"bold {_TONES[row.severity]}"), (row.title, "bold"), (f"  {row.id}", "dim"))
-        for line in row.observed.splitlines():
-            _say(console, line, indent=5)
-        _say(console, ("wanted: ", "dim"), row.required, indent=5)
-        _say(console, (row.remedy, "bold cyan"), indent=5)
-        if row.forced:
-            _say(console, (f"forced: {row.forced}", "yellow"), indent=5)
+        finding(console, row)
         for child in row.folded:
-            _say(console, "└ ", (f"{child.severity} ", _TONES[child.severity]), child.title, indent=5)
+            say(console, "└ ", (f"{child.severity} ", TONES[child.severity]), child.title, indent=5)
 
 
 def _engine(view: StatusView, console: Console) -> None:
     engine = view.engine
     _heading(console, "engine", f"{engine.phase}, {engine.kind or 'no kind'}, {', '.join(engine.models) or 'no model'}")
     if engine.step or engine.progress.value is not None:
-        _say(console, f"{engine.step or engine.headline} {engine.progress}", indent=2)
+        say(console, f"{engine.step or engine.headline} {engine.progress}", indent=2)
     if engine.cause is not None:
-        _say(console, (engine.cause, _TONES["bad"]), indent=2)
-        _say(console, (engine.remedy or "", "bold cyan"), indent=4)
+        say(console, (engine.cause, TONES["bad"]), indent=2)
+        say(console, (engine.remedy or "", "bold cyan"), indent=4)
     if engine.retry_in.value is not None:
-        _say(console, f"starts again in {engine.retry_in}", indent=2)
+        say(console, f"starts again in {engine.retry_in}", indent=2)
     facts = f"floor {engine.floor}  pace when warmed up {engine.warm_pace}  context {engine.context_tokens}"
     lasted = (
         f"ready for {engine.uptime}" if engine.uptime.value is not None else f"in this phase for {engine.phase_for}"
     )
-    _say(console, (f"{facts}  {lasted}  restarts {engine.restarts}", "dim"), indent=2)
+    say(console, (f"{facts}  {lasted}  restarts {engine.restarts}", "dim"), indent=2)
     if engine.phase != "ready":
         for line in engine.log_tail[-LOG_LINES:]:
-            _say(console, (f"│ {line}", "dim"), indent=2)
+            say(console, (f"│ {line}", "dim"), indent=2)
 
 
 def _plan(plan: PlanView, console: Console) -> None:
     _heading(console, "plan", f"{plan.name}, {plan.cold} of {plan.experts} experts in host RAM")
-    _say(console, (plan.verdict, _TONES[plan.tone]), indent=2)
+    say(console, (plan.verdict, TONES[plan.tone]), indent=2)
     for drawn in (bars(plan.bars, console.width - 2, ascii_only=console.options.ascii_only), legend(plan.bars)):
         console.print(Padding(drawn, (0, 0, 0, 2)))
 
 
 def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    made = table()
     for heading in headings:
         left = heading in ("", "seat", "state", "step", "request", "pace")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-    return table
+        made.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    return made
 
 
 def _indented(console: Console, table: Table) -> None:
@@ -140,7 +124,7 @@ def _indented(console: Console, table: Table) -> None:
 
 
 def _row(table: Table, *cells: object, style: str = "") -> None:
-    table.add_row(*(cell if isinstance(cell, Text) else Text(_plain(cell)) for cell in cells), style=style)
+    table.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in cells), style=style)
 
 
 def _streams(lanes: LanesView, view: StatusView, console: Console) -> None:
@@ -197,6 +181,6 @@ def _numbers(view: StatusView, console: Console) -> None:
     counts += f"  left by the client {numbers.left}"
     _heading(console, "gateway", f"{gateway.state} for {gateway.uptime}, restarts {gateway.restarts}")
     rates = f"mean stream {numbers.mean_hold}  streams ended when full {numbers.drain_rate}"
-    _say(console, (f"{counts}  {rates}", "dim"), indent=2)
+    say(console, (f"{counts}  {rates}", "dim"), indent=2)
     held = f"bodies held {numbers.body_bytes} of {numbers.body_budget_bytes}"
-    _say(console, (f"agents at work {numbers.runs}  {held}", "dim"), indent=2)
+    say(console, (f"agents at work {numbers.runs}  {held}", "dim"), indent=2)

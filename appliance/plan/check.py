@@ -13,15 +13,37 @@ from typing import Any
 from appliance.checkpoint.catalogue import Catalogue, TensorClass
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.errors import PlanError
-from appliance.plan import ranges
 from appliance.plan.budget import Budget, budget
 from appliance.plan.fit_checks import card_findings, host_findings
-from appliance.plan.memory import GIB, BoxMemory, gib
+from appliance.plan.memory import BoxMemory
 from appliance.plan.plan_checks import plan_findings
 from appliance.plan.remedies import quoted, smallest_card
 from appliance.plan.schema import Plan
 from appliance.printable import printable
+from appliance.units import GIB, gib
 from gateway.state import BudgetBar, Finding, Moment, PlanState, Severity
+
+PLAN_IDS = frozenset(
+    {
+        "plan.bits",
+        "plan.cap",
+        "plan.checkpoint",
+        "plan.digest",
+        "plan.engram",
+        "plan.file",
+        "plan.fits",
+        "plan.geometry",
+        "plan.host",
+        "plan.model",
+        "plan.resident",
+        "plan.stale",
+        "plan.tensors",
+        "plan.tp",
+        "plan.unbound",
+        "plan.unchecked",
+    }
+)
+"""The ids of all findings about plans, those of inspection.py and of the engine too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +63,12 @@ class Checked:
 
     def to_state(self, file: str, made: bool) -> PlanState:
         """As the daemon shows it. `made`: by the daemon itself."""
-        geometry = self.plan.geometry
         return PlanState(
             plan_id=self.plan.identity,
             file=file,
             name=self.plan.model.name,
             cold_experts=self.plan.cold_count,
-            experts=geometry.experts * len(ranges.parse(geometry.moe_layers)),
+            experts=self.plan.expert_count,
             fits=self.fits,
             verdict=self.verdict,
             bars=self.bars,
@@ -117,17 +138,17 @@ def _verdict(plan: Plan, catalogue: Catalogue, made: Budget, findings: tuple[Fin
         elsewhere = " without Engram"
     if made.over_bytes:
         return (
-            f"does not fit: {gib(made.over_bytes)} GiB over with the weights alone"
-            f" ({gib(made.weights_bytes)} GiB a card{elsewhere}, {gib(capacity)} there)"
+            f"does not fit: {gib(made.over_bytes)} over with the weights alone"
+            f" ({gib(made.weights_bytes)} a card{elsewhere}, {capacity / GIB:.1f} there)"
         )
     if made.short_bytes:
         return (
-            f"does not fit: {gib(made.short_bytes)} GiB short on a card ({gib(made.weights_bytes)} weights,"
-            f" {gib(made.reserves_bytes)} reserves, {gib(made.kv_bytes)} KV, {gib(capacity)} there)"
+            f"does not fit: {gib(made.short_bytes)} short on a card ({made.weights_bytes / GIB:.1f} weights,"
+            f" {made.reserves_bytes / GIB:.1f} reserves, {made.kv_bytes / GIB:.1f} KV, {capacity / GIB:.1f} there)"
         )
     if failed:
         return f"cannot be used: {failed[0].title}"
-    return f"fits: {gib(made.kv_left_bytes)} GiB a card left for KV"
+    return f"fits: {gib(made.kv_left_bytes)} a card left for KV"
 
 
 def _bar_json(bar: BudgetBar) -> dict[str, Any]:

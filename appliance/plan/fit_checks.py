@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.plan.budget import Budget
-from appliance.plan.memory import GIB, gib
 from appliance.plan.remedies import make_command, smallest_card
 from appliance.plan.schema import Plan
+from appliance.units import GIB, gib
 from gateway.state import BudgetBar, Finding, Moment, Severity
 
 MARGIN_BYTES = 16 * GIB
@@ -22,13 +22,13 @@ def card_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[
     """Whether the cards hold weights, reserves and KV."""
     if not made.short_bytes:
         return
-    by = f"weights alone are {gib(made.over_bytes)} GiB over, " if made.over_bytes else ""
+    by = f"weights alone are {gib(made.over_bytes)} over, " if made.over_bytes else ""
     yield Finding(
         id="plan.fits",
         severity=Severity.FAIL,
-        title=f"The cards are {gib(made.short_bytes)} GiB short",
-        observed=f"{by}{gib(made.needed_bytes)} GiB with reserves and {gib(made.kv_bytes)} of KV",
-        required=f"at most {gib(smallest_card(made))} GiB on each card",
+        title=f"The cards are {gib(made.short_bytes)} short",
+        observed=f"{by}{gib(made.needed_bytes)} with reserves and {made.kv_bytes / GIB:.1f} of KV",
+        required=f"at most {gib(smallest_card(made))} on each card",
         remedy=make_command(plan, checkpoint, made),
     )
 
@@ -41,8 +41,8 @@ def host_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[
             id="plan.host",
             severity=Severity.FAIL,
             title="The plan pins more host RAM than it allows itself",
-            observed=f"{gib(made.host_bytes)} GiB pinned",
-            required=f"at most {gib(most)} GiB (limits.max_host_bytes)",
+            observed=f"{gib(made.host_bytes)} pinned",
+            required=f"at most {gib(most)} (limits.max_host_bytes)",
             remedy=make_command(plan, checkpoint, made, max_host_gib=-(-made.host_bytes // GIB)),
         )
     for bar in made.nodes:
@@ -59,18 +59,18 @@ def _node(plan: Plan, bar: BudgetBar, capacity: int) -> Iterator[Finding]:
     peak = bar.total_bytes(Moment.STEADY, Moment.LOAD)
     rounded = bar.total_bytes(Moment.STEADY, Moment.ROUNDED)
     if least is not None and peak + least > capacity:
-        said = f"{gib(least)} of {gib(capacity)} GiB stay free while the engine loads (limits.min_free_host_bytes)"
-        yield _too_little(bar, "too little memory for this plan", Severity.FAIL, f"{gib(peak)} GiB then", said, _LESS)
+        said = f"{least / GIB:.1f} of {gib(capacity)} stay free while the engine loads (limits.min_free_host_bytes)"
+        yield _too_little(bar, "too little memory for this plan", Severity.FAIL, f"{gib(peak)} then", said, _LESS)
     elif pinned and pinned + margin > capacity:
-        said = f"{gib(margin)} of {gib(capacity)} GiB stay free"
-        observed = f"{gib(pinned)} GiB pinned"
+        said = f"{margin / GIB:.1f} of {gib(capacity)} stay free"
+        observed = f"{gib(pinned)} pinned"
         what, severity = "too little memory for this plan", Severity.FAIL
         if least is not None:
             what, severity = "less free memory than is safe; the plan says that it may", Severity.WARN
         yield _too_little(bar, what, severity, observed, said, _LESS)
     elif peak > capacity:
-        said = f"{gib(capacity)} GiB hold what is pinned and the shards that are read"
-        observed = f"~{gib(peak)} GiB while the engine loads"
+        said = f"{gib(capacity)} hold what is pinned and the shards that are read"
+        observed = f"~{gib(peak)} while the engine loads"
         yield _too_little(
             bar,
             "little memory for the load",
@@ -80,8 +80,8 @@ def _node(plan: Plan, bar: BudgetBar, capacity: int) -> Iterator[Finding]:
             "stop what else runs there while the engine loads",
         )
     elif rounded > pinned and rounded + MARGIN_BYTES > capacity:
-        said = f"{gib(MARGIN_BYTES)} of {gib(capacity)} GiB stay free"
-        observed = f"{gib(rounded)} GiB pinned, each slab as the next power of two"
+        said = f"{MARGIN_BYTES / GIB:.1f} of {gib(capacity)} stay free"
+        observed = f"{gib(rounded)} pinned, each slab as the next power of two"
         what = "too little memory if the engine pins in powers of two"
         yield _too_little(bar, what, Severity.WARN, observed, said, _EXACT)
 

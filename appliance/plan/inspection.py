@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
 from pydantic import TypeAdapter
 
-from appliance import __version__
 from appliance.box.needs import Needs
 from appliance.checkpoint.catalogue import catalogue_of
 from appliance.checkpoint.read import read
@@ -27,11 +25,12 @@ from appliance.checkpoint.tensors import Checkpoint
 from appliance.errors import CheckpointError, PlanError
 from appliance.plan import planfile
 from appliance.plan.check import Checked, check
-from appliance.plan.memory import GIB, BoxMemory
+from appliance.plan.memory import BoxMemory
 from appliance.plan.planner import plan_for
 from appliance.plan.request import Request, model_of
 from appliance.plan.schema import Plan, Targets
 from appliance.plan.settings import PlanSettings
+from appliance.units import GIB
 from gateway.state import EngineProfile, Finding, PlanState, Severity
 
 
@@ -91,8 +90,7 @@ def _made(settings: PlanSettings, checkpoint: Checkpoint | None, memory: BoxMemo
         numa=memory.numa,
     )
     plan = plan_for(catalogue_of(checkpoint), model_of(checkpoint, settings.checkpoint.name), request)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    plan = plan.model_copy(update={"created": now, "tool_version": __version__})
+    plan = planfile.stamped(plan)
     planfile.save(plan, settings.file)
     return plan
 

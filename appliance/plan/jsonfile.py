@@ -7,13 +7,12 @@ Rules:
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from appliance.errors import PlanError
+from appliance.files import NotRegularError, read_regular
 from appliance.plan.jsontext import BadJson, read
 from appliance.printable import printable
 from gateway.toml_lines import dotted
@@ -26,10 +25,12 @@ def content(path: Path, what: str, remedy: str) -> bytes:
     """All of a file. `what`: it is to be ("a plan"); `remedy`: when it is not there, or no such thing."""
     shown = printable(str(path))
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = read_regular(path, MAX_BYTES)
     except FileNotFoundError as error:
         raise PlanError(f"{shown}: there is no such file", remedy) from error
+    except NotRegularError as error:
+        said = "a folder" if path.is_dir() else "not a regular file"
+        raise PlanError(f"{shown} is {said}", f"ls -ld {quote(shown)}   and name the file") from error
     except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise PlanError(f"{shown} cannot be read: {why}", f"ls -l {quote(shown)}") from error
@@ -48,14 +49,3 @@ def value(raw: bytes, file: str, remedy: str) -> Any:
         where = f"{printable(file)}:{error.line}:"
         key = f" {dotted(error.key)}" if error.key else ""
         raise PlanError(f"{where}{printable(key)} {printable(error.said)}", remedy) from error
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a regular file; nobody is waited for who might write to a pipe. Raises PlanError for what is none."""
-    fd = os.open(path, flags | os.O_NONBLOCK)
-    kind = os.fstat(fd).st_mode
-    if stat.S_ISREG(kind):
-        return fd
-    os.close(fd)
-    said, name = "a folder" if stat.S_ISDIR(kind) else "not a regular file", printable(str(path))
-    raise PlanError(f"{name} is {said}", f"ls -ld {quote(name)}   and name the file")

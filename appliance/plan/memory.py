@@ -11,15 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from appliance.box.facts import node_of
 from appliance.box.gpu import GpuReport
 from appliance.box.host import Host
-
-GIB = 1 << 30
-
-
-def gib(count: int) -> str:
-    """Bytes as GiB with one decimal, without the unit."""
-    return f"{count / GIB:.1f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +54,7 @@ def stated(vram_bytes: int, cards: int) -> BoxMemory:
 def of_box(report: GpuReport, host: Host | None = None) -> BoxMemory:
     """The cards and nodes of this machine, as they were gathered."""
     nodes = host.nodes if host is not None else ()
-    known = host.gpu_nodes if host is not None else {}
-    numa = (gpu.numa_node if gpu.numa_node is not None else known.get(gpu.bus_id) for gpu in report.gpus)
+    numa = (node_of(gpu, host) for gpu in report.gpus)
     return BoxMemory(
         vram_bytes=tuple(gpu.total_bytes for gpu in report.gpus),
         numa=tuple(node if node is not None and node >= 0 else None for node in numa),

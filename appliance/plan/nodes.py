@@ -20,6 +20,7 @@ from appliance.checkpoint.catalogue import Catalogue, Part, TensorClass
 from appliance.plan.cards import HEADERS, draft_splits, hosted, is_loaded, layer_splits
 from appliance.plan.schema import Plan
 from appliance.plan.slabs import LayerSplit, rounded
+from appliance.units import count
 from gateway.state import BudgetLine, Moment
 
 SHARDS_IN_CACHE = 2
@@ -58,7 +59,7 @@ def node_lines(catalogue: Catalogue, plan: Plan, ranks: int, largest_shard_bytes
             kind.id,
             kind.label,
             ranks * kind.exact_bytes,
-            f"{_count(ranks, 'rank')} x {kind.exact_bytes:,} B in {_count(len(kind.slabs), 'slab')}",
+            f"{count(ranks, 'rank')} x {kind.exact_bytes:,} B in {count(len(kind.slabs), 'slab')}",
             HEADERS,
         )
         for kind in kinds
@@ -105,12 +106,8 @@ def _engram(catalogue: Catalogue, plan: Plan) -> tuple[int, ...]:
 
 def _lost(kind: Pinned, ranks: int) -> BudgetLine:  # 3
     lost = ranks * (kind.rounded_bytes - kind.exact_bytes)
-    formula = f"{_count(ranks, 'rank')} x ({kind.rounded_bytes:,} B - {kind.exact_bytes:,} B)"
+    formula = f"{count(ranks, 'rank')} x ({kind.rounded_bytes:,} B - {kind.exact_bytes:,} B)"
     return _line(f"{kind.id}.rounded", f"{kind.label}, rounding", lost, formula, HEADERS, Moment.ROUNDED)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _line(

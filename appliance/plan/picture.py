@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
 from appliance.plan import ranges
-from appliance.plan.export.outcome import count, draft_count, moe_layers
 from appliance.plan.export.targets import verdicts
 from appliance.plan.schema import Plan
 from appliance.printable import printable
+from appliance.units import count, gib
 
 BLOCKS = "·▁▂▃▄▅▆▇█"
 """From no cold expert in a cell to all of them."""
@@ -87,16 +87,16 @@ def _head(plan: Plan) -> Iterator[str]:
     revision = f" at {model.revision}" if model.revision else ""
     yield f"model {model.name}{revision}, {_bound(plan)}"
     if model.total_bytes:
-        yield f"  {model.tensor_count:,} tensors, {_gib(model.total_bytes)} (the file's own figures)"
+        yield f"  {model.tensor_count:,} tensors, {gib(model.total_bytes)} (the file's own figures)"
     draft = f", draft {shape.draft_layers} x {shape.draft_experts}" if shape.draft_layers else ""
-    moe = len(moe_layers(plan))
+    moe = len(plan.moe_layers)
     yield (
         f"geometry {shape.family}: {count(shape.layers, 'layer')}, {moe} with {shape.experts} experts, "
         f"top-{shape.top_k}{draft}"
     )
     names = f" ({', '.join(dict.fromkeys(box.gpu_names))})" if box.gpu_names else ""
     link = f", link {box.link}" if box.link else ""
-    yield f"for {count(box.tp, 'card')}{names} of {_gib(box.vram_bytes_each)} each{link}"
+    yield f"for {count(box.tp, 'card')}{names} of {gib(box.vram_bytes_each)} each{link}"
 
 
 def _bound(plan: Plan) -> str:
@@ -108,11 +108,11 @@ def _bound(plan: Plan) -> str:
 
 def _totals(plan: Plan) -> Iterator[str]:
     host, shape, targets = plan.host, plan.geometry, plan.targets
-    total = len(moe_layers(plan)) * shape.experts
+    total = plan.expert_count
     share = plan.cold_count / total if total else 0
     yield f"on the host: {plan.cold_count:,} of {total:,} experts ({share:.1%})"
     if shape.draft_experts:
-        yield f"  draft: {draft_count(plan):,} of {shape.draft_layers * shape.draft_experts:,} experts"
+        yield f"  draft: {plan.cold_draft_count:,} of {shape.draft_layers * shape.draft_experts:,} experts"
     if host.engram is not None:
         where = {"pinned": "pinned host RAM", "disk": "disk", "vram": "the cards"}[host.engram.mode]
         layers = f", layers {ranges.spell(host.engram.layers)}" if host.engram.layers else ""
@@ -123,7 +123,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield f"chosen: {_WORDS[chosen.method]}{counted}"
     hits = chosen.expected_cold_hits_per_token
     yield f"expected cold hits: {'not known' if hits is None else f'{hits:.3g} a token'}"
-    kv = f"{_gib(targets.kv_bytes)} a card" if targets.kv_bytes is not None else "as contexts need"
+    kv = f"{gib(targets.kv_bytes)} a card" if targets.kv_bytes is not None else "as contexts need"
     yield f"room asked for: KV {kv}, {count(targets.streams, 'stream')} of {targets.context_tokens:,} tokens"
     yield from _figures(plan)
     yield from _profile(plan)
@@ -135,7 +135,7 @@ def _figures(plan: Plan) -> Iterator[str]:
         key: value for key in _FIGURES if type(value := (plan.budget or {}).get(key)) is int and 0 <= value < 2**63
     }
     if found:
-        said = ", ".join(f"{_FIGURES[key]} {_gib(value)}" for key, value in found.items())
+        said = ", ".join(f"{_FIGURES[key]} {gib(value)}" for key, value in found.items())
         yield f"the file's own figures, from when it was made: {said}"
 
 
@@ -152,7 +152,7 @@ def _profile(plan: Plan) -> Iterator[str]:
 
 
 def _layers(plan: Plan, width: int, cells: str) -> Iterator[str]:
-    yield from _table(moe_layers(plan), plan.host.experts, plan.geometry.experts, "layer", width, cells)
+    yield from _table(plan.moe_layers, plan.host.experts, plan.geometry.experts, "layer", width, cells)
     drafts = tuple(range(plan.geometry.draft_layers)) if plan.geometry.draft_experts else ()
     yield from _table(drafts, plan.host.draft_experts, plan.geometry.draft_experts, "draft", width, cells)
 
@@ -165,7 +165,3 @@ def _table(
         held = ranges.parse(cold.get(str(layer), ""))
         label = f"{name} {layer:>{len(str(layers[-1]))}} {len(held):>{digits}}/{experts} "
         yield label + bar(held, experts, max(width - len(label), 8), cells)
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB"

@@ -16,6 +16,7 @@ from appliance.plan.remedies import make_command
 from appliance.plan.request import geometry_of, header_hashes
 from appliance.plan.schema import Plan
 from appliance.printable import printable
+from appliance.units import count
 from gateway.state import Finding, Severity
 
 NAMED = 5
@@ -130,7 +131,7 @@ def _tensors(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]
         yield _finding(
             "plan.tensors",
             Severity.FAIL,
-            f"The plan names {_count(len(unknown), 'tensor')} that the checkpoint does not have",
+            f"The plan names {count(len(unknown), 'tensor')} that the checkpoint does not have",
             _names(unknown),
             "names in the headers, of tensors that are no routed experts",
             remake,
@@ -140,7 +141,7 @@ def _tensors(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]
         yield _finding(
             "plan.tensors",
             Severity.FAIL,
-            f"host.tensors names {_count(len(tables), 'Engram table')}",
+            f"host.tensors names {count(len(tables), 'Engram table')}",
             _names(tables),
             "host.engram alone says where these are",
             "take them out of host.tensors",
@@ -181,7 +182,7 @@ def _resident(plan: Plan) -> Iterator[Finding]:
             yield _finding(
                 "plan.resident",
                 Severity.WARN if plan.limits.whole_layers else Severity.FAIL,
-                f"{_count(len(few), what)} with fewer experts on the cards than a token visits",
+                f"{count(len(few), what)} with fewer experts on the cards than a token visits",
                 f"{what}s {ranges.spell(few)}",
                 f"{top_k} experts of each {what} on the cards",
                 "leave more of them out of host.experts; limits.whole_layers is for engines that run cold layers on"
@@ -200,7 +201,7 @@ def _tp(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMem
     if width % (tp * unit):
         said.append((f"experts are {width} wide", f"a multiple of {tp * unit}, to be cut for {tp} cards"))
     if cards < tp:
-        said.append((_count(cards, "card"), _count(tp, "card")))
+        said.append((count(cards, "card"), count(tp, "card")))
     for observed, required in said:
         yield _finding(
             "plan.tp",
@@ -233,7 +234,3 @@ def _finding(name: str, severity: Severity, title: str, observed: str, required:
 def _names(names: list[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(printable(name, 120) for name in names[:NAMED]) + more
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -14,7 +14,7 @@ from appliance.errors import PlanError
 from appliance.plan.jsontext import KeyPath
 from appliance.plan.schema import SCHEMA, Plan
 from appliance.printable import printable
-from gateway.toml_lines import dotted
+from gateway.toml_lines import dotted, kind_of
 
 ERRORS_MAX = 20
 """So many errors of one file are named; the rest is counted."""
@@ -101,15 +101,7 @@ def _said(detail: ErrorDetails) -> str:
     if words is None:
         return " ".join(detail["msg"].removeprefix("Value error, ").split())
     said = words.format(**detail.get("ctx", {}))
-    return said if kind == "missing" else f"{said}, is {_kind(detail['input'])}"
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)[:32]
-    return next((words for kind, words in _KINDS if isinstance(value, kind)), type(value).__name__)
+    return said if kind == "missing" else f"{said}, is {kind_of(detail['input'], _KINDS)}"
 
 
 def _close(loc: KeyPath) -> str:

@@ -1,4 +1,4 @@
-"""Reads and writes plan files. Touches the file that is named, and one beside it while it writes.
+"""Reads and writes plan files. Touches the file that is named, one beside it, the clock.
 
 Rules:
 - Whatever is wrong with a file is a PlanError that names file, line and key.
@@ -11,13 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
 
+from appliance import __version__
 from appliance.errors import PlanError
+from appliance.plan.export.targets import verdicts
 from appliance.plan.jsonfile import content
 from appliance.plan.jsontext import BadJson, read
 from appliance.plan.plan_errors import invalid, located, wrong_schema
@@ -54,6 +57,12 @@ def dumps(plan: Plan) -> str:
     """The text of a plan file: sealed, keys in order, a line a value, so that people can compare two."""
     values = plan.seal().model_dump(mode="json", by_alias=True, exclude_none=True)
     return json.dumps(_ordered(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def stamped(plan: Plan) -> Plan:
+    """The plan with when and by which version it was made, and what other tools can do with it."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return plan.model_copy(update={"created": now, "tool_version": __version__, "exports": verdicts(plan)})
 
 
 def save(plan: Plan, path: Path, overwrite: bool = False) -> None:

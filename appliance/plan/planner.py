@@ -18,12 +18,13 @@ from appliance.errors import PlanError
 from appliance.plan import ranges
 from appliance.plan.budget import Budget, budget
 from appliance.plan.choice import Cold, as_listed, collected, so_many, steps_of
-from appliance.plan.memory import GIB, gib, stated
+from appliance.plan.memory import stated
 from appliance.plan.order import Step
 from appliance.plan.request import Request, geometry_of
 from appliance.plan.schema import HostEngram, Plan, PlanHost, PlanModel, Selection
 from appliance.plan.slabs import split
 from appliance.plan.stats import RoutingStats
+from appliance.units import GIB, gib
 
 
 def plan_for(catalogue: Catalogue, model: PlanModel, request: Request, stats: RoutingStats | None = None) -> Plan:
@@ -105,7 +106,8 @@ def _least(catalogue: Catalogue, bare: Plan, request: Request, steps: Sequence[S
     pinned, most = _budget(catalogue, made).host_bytes, request.limits.max_host_bytes
     if most is not None and pinned > most:
         raise PlanError(
-            f"the least that fits the cards pins {gib(pinned)} GiB of host RAM, {gib(pinned - most)} more than allowed",
+            f"the least that fits the cards pins {gib(pinned)} of host RAM,"
+            f" {(pinned - most) / GIB:.1f} more than allowed",
             f"--max-host-gib {_up(pinned)}, or less for KV: --kv-gib",
         )
     return made
@@ -132,8 +134,8 @@ def _impossible(catalogue: Catalogue, best: Plan) -> PlanError:
     left, total = _budget(catalogue, best), catalogue.geometry.experts * len(catalogue.experts)
     said = (
         f"no plan fits: with {best.cold_count:,} of {total:,} experts in host RAM, a card still misses"
-        f" {gib(left.short_bytes)} GiB ({gib(left.weights_bytes)} weights, {gib(left.reserves_bytes)} reserves,"
-        f" {gib(left.kv_bytes)} KV, {gib(best.topology.vram_bytes_each)} there)"
+        f" {gib(left.short_bytes)} ({left.weights_bytes / GIB:.1f} weights, {left.reserves_bytes / GIB:.1f} reserves,"
+        f" {left.kv_bytes / GIB:.1f} KV, {best.topology.vram_bytes_each / GIB:.1f} there)"
     )
     more_cards = f"--gpus {best.topology.tp * 2}"
     if left.kv_left_bytes < GIB // 10:

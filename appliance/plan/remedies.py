@@ -7,9 +7,9 @@ from shlex import quote
 
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.plan.budget import Budget
-from appliance.plan.memory import GIB
 from appliance.plan.schema import Plan
 from appliance.printable import printable
+from appliance.units import GIB
 
 
 def smallest_card(made: Budget) -> int:

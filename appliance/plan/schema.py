@@ -50,12 +50,8 @@ def _experts(table: dict[str, str]) -> dict[str, str]:
     return {layer: text for layer, text in sorted(table.items(), key=lambda item: int(item[0])) if text}
 
 
-def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(set(names)))
-
-
-def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(set(layers)))
+def _ascending(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(sorted(set(items)))
 
 
 Ranges = Annotated[str, AfterValidator(ranges.respell)]
@@ -147,7 +143,7 @@ class PlanHost(_Part):
     """Layer -> its cold experts. A layer that is missing has none."""
     engram: HostEngram | None = None
     """Left out = the model has none."""
-    tensors: Annotated[tuple[str, ...], AfterValidator(_unique)] = ()
+    tensors: Annotated[tuple[str, ...], AfterValidator(_ascending)] = ()
     """Other tensors, by their exact names."""
     draft_experts: Annotated[dict[Layer, Ranges], AfterValidator(_experts)] = {}
     """The same as `experts`, for the built-in draft model."""
@@ -306,3 +302,18 @@ class Plan(_Part):
     def cold_count(self) -> int:
         """Routed experts on the host, over all layers."""
         return sum(len(ranges.parse(text)) for text in self.host.experts.values())
+
+    @property
+    def cold_draft_count(self) -> int:
+        """Experts of the draft model on the host, over all of its layers."""
+        return sum(len(ranges.parse(text)) for text in self.host.draft_experts.values())
+
+    @property
+    def moe_layers(self) -> tuple[int, ...]:
+        """The layers with routed experts, ascending."""
+        return ranges.parse(self.geometry.moe_layers)
+
+    @property
+    def expert_count(self) -> int:
+        """Routed experts over all layers."""
+        return len(self.moe_layers) * self.geometry.experts

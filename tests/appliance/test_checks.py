@@ -8,13 +8,14 @@ import pytest
 
 from appliance.box import checks
 from appliance.box.facts import Facts, is_loopback
+from appliance.units import GIB
 from gateway.state import Severity
 
 GOOD = Facts(
     machine="x86_64",
     cpu_flags=frozenset({"avx2", "fma", "f16c", "bmi2", "sse4_2"}),
     cores=2,
-    mem_available_bytes=8 * checks.GIB,
+    mem_available_bytes=8 * GIB,
     disk_free_bytes=10**10,
     python=(3, 11, 7),
     euid=1000,
@@ -77,8 +78,8 @@ def test_what_could_not_be_read_is_no_finding() -> None:
 
 
 def test_too_little_memory_and_disk_say_how_much_there_is() -> None:
-    facts = replace(GOOD, mem_available_bytes=checks.GIB // 2, disk_free_bytes=123_000_000)
-    memory = checks.mem_free(facts, 3 * checks.GIB // 2)
+    facts = replace(GOOD, mem_available_bytes=GIB // 2, disk_free_bytes=123_000_000)
+    memory = checks.mem_free(facts, 3 * GIB // 2)
     disk = checks.disk_free(facts, 300_000_000)
     assert memory is not None
     assert (memory.observed, memory.required) == ("0.5 GiB available", "1.5 GiB")

@@ -20,7 +20,7 @@ from appliance.daemon import adapter_of
 from appliance.errors import ConfigError
 from appliance.examine import FINDING_IDS, Examiner
 from appliance.plan import inspect_child, planfile
-from appliance.plan.finding_ids import PLAN_IDS
+from appliance.plan.check import PLAN_IDS
 from appliance.plan.schema import Plan, Targets
 from gateway.state import Finding, Severity
 from gateway.status_findings import arranged

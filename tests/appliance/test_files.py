@@ -1,4 +1,4 @@
-"""appliance/files.py: the lock of a folder, and what a folder that cannot be used is called."""
+"""appliance/files.py: the lock of a folder, what a folder that cannot be used is called, files that must be regular."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import AlreadyRunning, ConfigError
-from appliance.files import FolderLock, make_folder, usable
+from appliance.files import FolderLock, NotRegularError, make_folder, open_regular, read_regular, usable
 
 
 def full(*_: object) -> int:
@@ -69,3 +69,22 @@ def test_a_folder_that_cannot_be_used_is_named_with_its_setting(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"runtime_dir: the folder .*/file cannot be used"):
         make_folder(tmp_path / "file", "runtime_dir")
+
+
+def test_a_file_and_a_link_to_it_are_read_no_further_than_a_byte_over_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    (tmp_path / "b").symlink_to("a")
+
+    assert read_regular(tmp_path / "a", 5) == b"12345"
+    assert read_regular(tmp_path / "b", 3) == b"1234"
+
+
+def test_pipes_and_folders_are_refused_at_once_and_nothing_stays_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    before = len(os.listdir("/proc/self/fd"))
+
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(NotRegularError, match="not a regular file"):
+            open_regular(path)
+
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from appliance.box.checks import GIB
 from appliance.box.facts import Facts
 from appliance.box.gpu import Bandwidth, DeepReport, Gpu, GpuReport, Link, Outcome, Relation
 from appliance.box.host import Host, Node
+from appliance.units import GIB
 from gateway.state import BudgetBar, BudgetLine, Moment
 
 BOOT_ID = "0b0071d0-0000-4000-8000-000000000001"

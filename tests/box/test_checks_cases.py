@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from appliance.box.checks import GIB, judge
+from appliance.box.checks import judge
 from appliance.box.checks.driver import EMBEDDED_LINES
 from appliance.box.facts import Counters, Facts
 from appliance.box.gpu import Bandwidth, GpuProcess, GpuReport, Link, Outcome, Relation
 from appliance.box.host import Bridge, PciErrors, Xid
 from appliance.box.needs import Needs
+from appliance.units import GIB
 from gateway.state import Finding, Severity
 from tests.box.boxes import bar, deep, facts, gpu, host, node, report
 

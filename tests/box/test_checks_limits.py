@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.box.checks import GIB, judge
+from appliance.box.checks import judge
 from appliance.box.facts import Counters, Facts
 from appliance.box.gpu import Bandwidth, Gpu, GpuReport, Outcome, Relation
 from appliance.box.host import Bridge, PciErrors, Xid
 from appliance.box.needs import Needs
 from appliance.box.topology_verdict import Grade, verdict
+from appliance.units import GIB
 from gateway.state import Severity
 from tests.box.boxes import CARD_BYTES, bar, deep, facts, gpu, host, node, report
 

@@ -17,9 +17,10 @@ from appliance.box.facts import Counters, Facts
 from appliance.box.gpu import Bandwidth, DeepReport, Gpu, GpuProcess, GpuReport, Outcome, Relation
 from appliance.box.host import Host
 from appliance.box.needs import Needs
+from appliance.units import GIB
 from gateway.state import Severity
 from gateway.status_findings import arranged
-from tests.box.boxes import GIB, bar, deep, facts, gpu, host, report
+from tests.box.boxes import bar, deep, facts, gpu, host, report
 from tests.box.test_checks_cases import CASES, said
 
 ENOUGH = settings(max_examples=200, deadline=None)

@@ -256,7 +256,7 @@ def test_a_pipe_in_a_files_place_holds_up_nobody(name: str, box: dict[str, Facts
     seen = run(tmp_path)
     said = " ".join((*seen.notes, *(finding.observed for finding in seen.findings)))
     assert f"{name}" in said
-    assert "no regular file" in said
+    assert "not a regular file" in said
 
 
 def test_what_root_keeps_goes_to_the_folders_owner_and_no_other_file_does(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from appliance.box import probe_log
-from appliance.box.checks import GIB
 from appliance.box.host import Bridge, Host, PciErrors, Xid
 from appliance.box.probe_host import family, probe_host
+from appliance.units import GIB
 from tests.box.boxes import BOOT_ID, furnish, put
 from tests.box.test_acs import config
 

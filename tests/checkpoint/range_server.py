@@ -12,16 +12,19 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, BinaryIO, Self
 from urllib.parse import unquote, urlsplit
 
 PIECE_BYTES = 1 << 20
+ONE_BYTE = "bytes=0-0"
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class Seen:
     range: str | None
     authorization: str | None
     if_none_match: str | None
+    if_range: str | None
     status: int
     sent_bytes: int
 
@@ -44,7 +48,7 @@ class Trouble:
     """What happens to the next `left` requests whose path ends with `match`.
 
     `status`: this answer, with Retry-After where given; 0: the connection is dropped. `cut_after_bytes`: the body ends
-    there, though its length promised more.
+    there, though its length promised more; ranges of one byte, which a fetch asks for first, are not cut, nor counted.
     """
 
     left: int
@@ -67,21 +71,27 @@ class Page:
 class RangeServer:
     """Serves `folder` while its context lasts.
 
-    Knobs, to be set before a request: `latency_s` before each answer; `ignore_ranges`; `etag` strong, weak or none;
-    `content_range` rewrites that header, None leaves it out; `token` is demanded as a bearer token (else 401);
-    `redirect` gives the target of a path or None; `pages` by path; `troubles` by turn.
+    Knobs, to be set before a request: `latency_s` before each answer; `ignores` says which ranges are not honoured;
+    `etag` strong, weak or none; `content_range` rewrites that header, None leaves it out; `token` is demanded as a
+    bearer token (else 401); `redirect` gives the target of a path or None; `pages` by path; `absent` is what a path
+    without a file answers; `troubles` by turn; `hold`: path -> bytes after which a body stops until `release` is set
+    (once it holds, `held` is set).
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.latency_s = 0.0
-        self.ignore_ranges = False
+        self.ignores: Callable[[str], bool] = lambda _range: False
         self.etag = "strong"
         self.content_range: Callable[[str], str | None] = lambda said: said
         self.token: str | None = None
         self.redirect: Callable[[str], str | None] = lambda _path: None
         self.pages: dict[str, Page] = {}
+        self.absent = Page(b"no such file", "text/plain", 404)
         self.troubles: list[Trouble] = []
+        self.hold: dict[str, int] = {}
+        self.held = threading.Event()
+        self.release = threading.Event()
         self.seen: list[Seen] = []
         self.connections = 0
         self.lock = threading.Lock()
@@ -109,10 +119,14 @@ class RangeServer:
         """The requests for paths that end so."""
         return [seen for seen in self.seen if seen.path.endswith(ending)]
 
+    def sent(self, ending: str) -> int:
+        """Bytes of bodies for paths that end so."""
+        return sum(seen.sent_bytes for seen in self.of(ending))
+
     def answer(self, request: Request) -> None:
         """Routes one request; a subclass has more routes."""
         if page := self.pages.get(request.path):
-            request.send(page.status, page.body, {"Content-Type": page.content_type, **page.headers})
+            request.send_page(page)
         elif target := self.redirect(request.path):
             request.send(302, b"elsewhere", {"Location": target})
         else:
@@ -125,6 +139,7 @@ class RangeServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release.set()
         self._http.shutdown()
         self._thread.join()
         with self.lock:
@@ -144,14 +159,46 @@ class RangeServer:
         with self.lock:
             self._connections.discard(connection)
 
-    def trouble_for(self, path: str) -> Trouble | None:
-        """What is to go wrong with this request, used up."""
+    def trouble_for(self, path: str, asked: str | None) -> Trouble | None:
+        """What is to go wrong with this request for a range, used up."""
         with self.lock:
             for trouble in self.troubles:
+                if trouble.cut_after_bytes is not None and asked == ONE_BYTE:
+                    continue
                 if trouble.left > 0 and path.endswith(trouble.match):
                     trouble.left -= 1
                     return trouble
         return None
+
+
+class FileServer(RangeServer):
+    """Serves `files` (path without the first slash -> bytes), which a test changes as it goes.
+
+    `validator` makes their ETags, None leaves one out; `unsized`: paths whose body has no length and is sent twice.
+    """
+
+    def __init__(self, files: Mapping[str, bytes], **knobs: Any) -> None:
+        super().__init__(Path())
+        self.files = dict(files)
+        self.validator: Callable[[bytes], str | None] = lambda data: f'"{md5(data).hexdigest()}"'
+        self.unsized: frozenset[str] = frozenset()
+        for name, value in knobs.items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
+
+    def answer(self, request: Request) -> None:
+        """See RangeServer."""
+        name = request.path[1:]
+        data = self.files.get(name)
+        if target := self.redirect(request.path):
+            request.send(302, b"elsewhere", {"Location": target})
+        elif data is None:
+            request.send_page(self.absent)
+        elif name in self.unsized and request.headers.get("Range") != ONE_BYTE:
+            request.send_endless(data * 2)
+        else:
+            etag = self.validator(data)
+            request.send_content(BytesIO(data), len(data), {} if etag is None else {"ETag": etag})
 
 
 class _Http(ThreadingHTTPServer):
@@ -189,7 +236,7 @@ class Request(BaseHTTPRequestHandler):
         self.path, self.query = unquote(parts.path), parts.query
         if owner.latency_s:
             time.sleep(owner.latency_s)
-        self.trouble = owner.trouble_for(self.path)
+        self.trouble = owner.trouble_for(self.path, self.headers.get("Range"))
         if self.trouble is not None and self.trouble.status is not None:
             self._fail(self.trouble)
         elif owner.token is not None and self.headers.get("Authorization") != f"Bearer {owner.token}":
@@ -203,30 +250,50 @@ class Request(BaseHTTPRequestHandler):
         """A file or the range of it that was asked for."""
         owner = self.server.owner
         if not path.is_file():
-            self.send(404, b"no such file", {})
+            self.send_page(owner.absent)
             return
         status = path.stat()
         etag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
-        more = {"Accept-Ranges": "bytes", **(headers or {})}
+        more = dict(headers or {})
         if owner.etag != "none":
             more.setdefault("ETag", etag if owner.etag == "strong" else f"W/{etag}")
+        with path.open("rb") as file:
+            self.send_content(file, status.st_size, more)
+
+    def send_content(self, file: BinaryIO, size: int, headers: dict[str, str]) -> None:
+        """`size` bytes or the range of them that was asked for."""
+        owner, more = self.server.owner, {"Accept-Ranges": "bytes", **headers}
         if "ETag" in more and self.headers.get("If-None-Match") == more["ETag"]:
             self.send(304, b"", more)
             return
-        asked = None if owner.ignore_ranges else self.headers.get("Range")
+        asked = self.headers.get("Range")
+        if asked is not None and owner.ignores(asked):
+            asked = None
         if self.headers.get("If-Range", more.get("ETag")) != more.get("ETag"):
             asked = None
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", asked or "")
         if match is None:
-            self._send_part(200, path, 0, status.st_size, more)
+            self._send_part(200, file, 0, size, more)
             return
         first = int(match[1])
-        last = min(int(match[2] or status.st_size), status.st_size - 1)
-        if first >= status.st_size:
-            self.send(416, b"", {**more, "Content-Range": f"bytes */{status.st_size}"})
+        last = min(int(match[2] or size), size - 1)
+        if first >= size:
+            self.send(416, b"", {**more, "Content-Range": f"bytes */{size}"})
             return
-        said = owner.content_range(f"bytes {first}-{last}/{status.st_size}")
-        self._send_part(206, path, first, last + 1 - first, more if said is None else {**more, "Content-Range": said})
+        said = owner.content_range(f"bytes {first}-{last}/{size}")
+        self._send_part(206, file, first, last + 1 - first, more if said is None else {**more, "Content-Range": said})
+
+    def send_page(self, page: Page) -> None:
+        """This page in place of a file."""
+        self.send(page.status, page.body, {"Content-Type": page.content_type, **page.headers})
+
+    def send_endless(self, body: bytes) -> None:
+        """A body without a length; the end of the connection ends it."""
+        self._saw(200, len(body))
+        self.send_response_only(200)
+        self.end_headers()
+        self.close_connection = True
+        self.wfile.write(body)
 
     def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         """An answer with this body."""
@@ -236,21 +303,26 @@ class Request(BaseHTTPRequestHandler):
         if not bare:
             self.wfile.write(body)
 
-    def _send_part(self, status: int, path: Path, first: int, length: int, headers: dict[str, str]) -> None:
+    def _send_part(self, status: int, file: BinaryIO, first: int, length: int, headers: dict[str, str]) -> None:
         cut = self.trouble.cut_after_bytes if self.trouble is not None else None
-        left = 0 if self.command == "HEAD" else length if cut is None else min(length, cut)
-        seen = self._saw(status, left)
+        owner = self.server.owner
+        end = 0 if self.command == "HEAD" else length if cut is None else min(length, cut)
+        stop = owner.hold.get(self.path[1:], 0) if length > 1 else 0
+        seen = self._saw(status, end)
         self._head(status, length, headers)
         self.close_connection = self.close_connection or cut is not None
+        file.seek(first)
+        sent = 0
         try:
-            with path.open("rb") as file:
-                file.seek(first)
-                while left > 0 and (piece := file.read(min(PIECE_BYTES, left))):
-                    self.wfile.write(piece)
-                    left -= len(piece)
+            while sent < end and (piece := file.read(min(PIECE_BYTES, (stop if sent < stop < end else end) - sent))):
+                self.wfile.write(piece)
+                sent += len(piece)
+                if sent == stop < end:
+                    owner.held.set()
+                    owner.release.wait(20)
         except OSError:  # the client has enough
             self.close_connection = True
-            seen.sent_bytes -= left
+            seen.sent_bytes = sent
 
     def _fail(self, trouble: Trouble) -> None:
         if trouble.status == 0:
@@ -274,8 +346,8 @@ class Request(BaseHTTPRequestHandler):
     def _saw(self, status: int, sent_bytes: int) -> Seen:
         given = self.headers.get
         seen = Seen(
-            self.command, self.path, self.query, given("Range"), given("Authorization"), given("If-None-Match"), status,
-            sent_bytes,
+            self.command, self.path, self.query, given("Range"), given("Authorization"), given("If-None-Match"),
+            given("If-Range"), status, sent_bytes,
         )  # fmt: skip
         with self.server.owner.lock:
             self.server.owner.seen.append(seen)

@@ -19,7 +19,6 @@ from appliance.errors import CheckpointError
 from tests.checkpoint.fetching import (
     FIRST,
     SECOND,
-    FileServer,
     checkpoint,
     end_started,
     fetched,
@@ -30,7 +29,7 @@ from tests.checkpoint.fetching import (
     wait_for,
 )
 from tests.checkpoint.hub_server import COMMIT, HubServer
-from tests.checkpoint.range_server import RangeServer
+from tests.checkpoint.range_server import FileServer, RangeServer
 
 TOKEN = "hf_secret_of_the_test"
 
@@ -44,7 +43,7 @@ def nothing_left() -> Iterator[None]:
 
 def test_a_fetch_that_was_killed_is_resumed_and_asks_only_for_what_lacks(tmp_path: Path) -> None:
     files = checkpoint(size=4 << 20)
-    with FileServer(files | {"SHA256SUMS": sums(files)}, hold={FIRST: 3 << 20}).running() as server:
+    with FileServer(files | {"SHA256SUMS": sums(files)}, hold={FIRST: 3 << 20}) as server:
         first = start("fetch", server.url, "--to", str(tmp_path))
         assert server.held.wait(10)
         wait_for(lambda: (tmp_path / f"{FIRST}.part").stat().st_size >= 2 << 20)
@@ -67,7 +66,7 @@ def test_a_fetch_that_was_killed_is_resumed_and_asks_only_for_what_lacks(tmp_pat
 
 def test_a_flipped_byte_in_a_finished_file_is_named_with_what_to_type(tmp_path: Path) -> None:
     files = checkpoint()
-    with FileServer(files).running() as server:
+    with FileServer(files) as server:
         asyncio.run(fetched(server.url, tmp_path))
     damaged = bytearray(files[SECOND])
     damaged[123_456] ^= 0x40
@@ -83,7 +82,7 @@ def test_a_flipped_byte_in_a_finished_file_is_named_with_what_to_type(tmp_path: 
 
 
 def test_a_whole_folder_is_good_and_says_so_to_programs(tmp_path: Path) -> None:
-    with FileServer(checkpoint()).running() as server:
+    with FileServer(checkpoint()) as server:
         asyncio.run(fetched(server.url, tmp_path))
 
     code, out, _err = finish(start("verify", str(tmp_path), "--json"))
@@ -95,7 +94,7 @@ def test_a_whole_folder_is_good_and_says_so_to_programs(tmp_path: Path) -> None:
 def test_the_summary_tells_whose_sums_they_are(tmp_path: Path) -> None:
     files = checkpoint()
     told = {name: data for name, data in files.items() if name.endswith(".safetensors")}
-    with FileServer(files | {"SHA256SUMS": sums(told)}).running() as server:
+    with FileServer(files | {"SHA256SUMS": sums(told)}) as server:
         code, out, err = finish(start("fetch", server.url, "--to", str(tmp_path)))
 
     assert (code, err) == (0, "")
@@ -121,7 +120,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_comes(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "8m") as disk, FileServer(checkpoint()).running() as server:
+    with small_disk(tmp_path / "disk", "8m") as disk, FileServer(checkpoint()) as server:
         code, _out, err = finish(start("fetch", server.url, "--to", str(disk / "model")))
 
         assert code == 1
@@ -132,7 +131,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_comes(tmp_path: Pat
 
 def test_a_disk_that_becomes_full_is_named_and_the_fetch_goes_on_when_there_is_room(tmp_path: Path) -> None:
     files = checkpoint(size=4 << 20)
-    with small_disk(tmp_path / "disk", "8m") as disk, FileServer(files).running() as server:
+    with small_disk(tmp_path / "disk", "8m") as disk, FileServer(files) as server:
         with pytest.raises(CheckpointError) as full:
             asyncio.run(fetched(server.url, disk / "model", free=lambda _folder: 1 << 40))
 
@@ -151,7 +150,7 @@ def test_a_disk_that_becomes_full_is_named_and_the_fetch_goes_on_when_there_is_r
 def test_a_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
     files = checkpoint(size=4 << 20)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with FileServer(files).running() as server:
+    with FileServer(files) as server:
         process = start("fetch", server.url, "--to", str(tmp_path))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (2 << 20, before[1]))
         code, _out, err = finish(process)
@@ -212,7 +211,7 @@ def test_a_repository_of_a_hub_goes_on_after_a_kill(tmp_path: Path) -> None:
     with hub(tmp_path / "hub", files) as server:
         environ = {"HF_ENDPOINT": server.url, "HF_TOKEN": TOKEN}
         target = server.cdn.url
-        with FileServer(files, hold={FIRST: 3 << 20}).running() as slow:
+        with FileServer(files, hold={FIRST: 3 << 20}) as slow:
             server.cdn.redirect = lambda path: f"{slow.url}{path}"
             first = start("fetch", "org/name", "--to", str(to), env=environ)
             assert slow.held.wait(10)
@@ -249,7 +248,7 @@ def test_a_wrong_byte_from_a_hub_is_named(tmp_path: Path) -> None:
 
 def test_an_interrupt_keeps_what_came_and_says_so(tmp_path: Path) -> None:
     files = checkpoint(size=2 << 20)
-    with FileServer(files, hold={FIRST: 1_500_000}).running() as server:
+    with FileServer(files, hold={FIRST: 1_500_000}) as server:
         process = start("fetch", server.url, "--to", str(tmp_path))
         assert server.held.wait(10)
         wait_for(lambda: (tmp_path / f"{FIRST}.part").stat().st_size >= 1 << 20)
@@ -263,7 +262,7 @@ def test_an_interrupt_keeps_what_came_and_says_so(tmp_path: Path) -> None:
 
 def test_names_from_a_source_reach_the_terminal_without_control_characters(tmp_path: Path) -> None:
     index = json.dumps({"weight_map": {"t": "\x1b[31m[bold]x"}}).encode()
-    with FileServer({"model.safetensors.index.json": index}).running() as server:
+    with FileServer({"model.safetensors.index.json": index}) as server:
         code, out, err = finish(start("fetch", server.url, "--to", str(tmp_path)))
 
     assert code == 1

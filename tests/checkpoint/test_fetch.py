@@ -12,27 +12,20 @@ from appliance.checkpoint import provenance
 from appliance.errors import CheckpointError
 from tests.checkpoint.fetching import (
     FIRST,
-    FileServer,
     checkpoint,
     everything,
     fetched,
     names,
-    noted_syncs,
     sha,
     shard,
     sums,
 )
+from tests.checkpoint.range_server import FileServer, Page
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("synced")]
 
 GGUF = b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
 """A whole GGUF file without tensors."""
-
-
-@pytest.fixture(autouse=True)
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each synced file had; nothing waits for a disk that other tests keep busy."""
-    return noted_syncs(monkeypatch)
 
 
 def check_sums(folder: Path) -> None:
@@ -43,7 +36,7 @@ def check_sums(folder: Path) -> None:
 async def test_a_folder_with_an_index_is_fetched_whole_with_its_sums(tmp_path: Path) -> None:
     files = checkpoint()
     told = {name: files[name] for name in files if name.endswith(".safetensors")}
-    with FileServer(files | {"SHA256SUMS": sums(told)}).running() as server:
+    with FileServer(files | {"SHA256SUMS": sums(told)}) as server:
         done = await fetched(server.url, tmp_path / "new" / "dir")
 
     folder = tmp_path / "new" / "dir"
@@ -69,25 +62,26 @@ async def test_a_file_is_on_the_disk_before_it_has_its_name(
         return replaced(self, target)
 
     monkeypatch.setattr(Path, "replace", noting)
-    with FileServer({"x.safetensors": data}).running() as server:
+    with FileServer({"x.safetensors": data}) as server:
         await fetched(f"{server.url}/x.safetensors", tmp_path)
 
     assert len(data) in before["x.safetensors"]
 
 
 async def test_a_second_fetch_of_the_same_asks_for_no_body(tmp_path: Path) -> None:
-    with FileServer(checkpoint()).running() as server:
+    with FileServer(checkpoint()) as server:
         await fetched(server.url, tmp_path)
-        before = len(server.log)
+        before = len(server.seen)
         done = await fetched(server.url, tmp_path)
 
         assert {file.how for file in done.files} == {"kept"}
         assert done.received_bytes == 0
-        assert all(asked.sent <= 1 for asked in server.log[before:] if "index" not in asked.path)
+        asked = [seen for seen in server.seen[before:] if seen.status != 404 and "index" not in seen.path]
+        assert all(seen.sent_bytes <= 1 for seen in asked)
 
 
 async def test_one_file_of_weights_is_fetched_by_its_address(tmp_path: Path) -> None:
-    with FileServer({"x.safetensors": shard("a", 1000), "y.gguf": GGUF}).running() as server:
+    with FileServer({"x.safetensors": shard("a", 1000), "y.gguf": GGUF}) as server:
         await fetched(f"{server.url}/x.safetensors", tmp_path / "x")
         await fetched(f"{server.url}/y.gguf", tmp_path / "y")
 
@@ -96,7 +90,7 @@ async def test_one_file_of_weights_is_fetched_by_its_address(tmp_path: Path) -> 
 
 
 async def test_a_split_gguf_model_is_fetched_by_any_of_its_pieces_and_not_without_one(tmp_path: Path) -> None:
-    with FileServer({"m-00001-of-00002.gguf": GGUF}).running() as server:
+    with FileServer({"m-00001-of-00002.gguf": GGUF}) as server:
         with pytest.raises(CheckpointError, match=r"has no m-00002-of-00002\.gguf"):
             await fetched(f"{server.url}/m-00001-of-00002.gguf", tmp_path)
 
@@ -104,7 +98,7 @@ async def test_a_split_gguf_model_is_fetched_by_any_of_its_pieces_and_not_withou
 
 
 async def test_the_address_of_the_index_is_that_of_its_folder(tmp_path: Path) -> None:
-    with FileServer(checkpoint()).running() as server:
+    with FileServer(checkpoint()) as server:
         await fetched(f"{server.url}/model.safetensors.index.json", tmp_path)
         done = await fetched(server.url, tmp_path)
 
@@ -113,7 +107,7 @@ async def test_the_address_of_the_index_is_that_of_its_folder(tmp_path: Path) ->
 
 async def test_a_folder_with_one_file_of_weights_needs_no_index(tmp_path: Path) -> None:
     files = {"model.safetensors": shard("t", 100), "config.json": b"{}"}
-    with FileServer(files).running() as server:
+    with FileServer(files) as server:
         await fetched(f"{server.url}/", tmp_path)
 
     assert names(tmp_path) == {*files, "SHA256SUMS"}
@@ -125,8 +119,8 @@ async def test_a_wrong_byte_from_the_source_is_named_and_kept_aside(tmp_path: Pa
     told = {"SHA256SUMS": sums(files)}
     right = sha(files[FIRST])
     files[FIRST] = files[FIRST][:-9] + b"\0" + files[FIRST][-8:]
-    server = FileServer(files, etag=lambda data: f'"{right}"' if data == files[FIRST] else None) if etag else None
-    with (server or FileServer(files | told)).running() as running, pytest.raises(CheckpointError) as wrong:
+    server = FileServer(files, validator=lambda data: f'"{right}"' if data == files[FIRST] else None) if etag else None
+    with server or FileServer(files | told) as running, pytest.raises(CheckpointError) as wrong:
         await fetched(running.url, tmp_path)
 
     assert (
@@ -140,7 +134,7 @@ async def test_a_wrong_byte_from_the_source_is_named_and_kept_aside(tmp_path: Pa
 
 async def test_a_new_revision_replaces_only_what_changed(tmp_path: Path) -> None:
     files = checkpoint()
-    with FileServer(files).running() as server:
+    with FileServer(files) as server:
         await fetched(server.url, tmp_path)
         server.files[FIRST] = files[FIRST][:-1] + b"\xff"
         done = await fetched(server.url, tmp_path)
@@ -152,7 +146,7 @@ async def test_a_new_revision_replaces_only_what_changed(tmp_path: Path) -> None
 async def test_files_that_are_there_are_adopted_by_the_sum_that_the_source_tells(tmp_path: Path) -> None:
     files = checkpoint()
     (tmp_path / FIRST).write_bytes(files[FIRST])
-    with FileServer(files | {"SHA256SUMS": sums(files)}).running() as server:
+    with FileServer(files | {"SHA256SUMS": sums(files)}) as server:
         done = await fetched(server.url, tmp_path)
 
         assert {file.name for file in done.files if file.how == "kept"} == {FIRST}
@@ -162,12 +156,12 @@ async def test_files_that_are_there_are_adopted_by_the_sum_that_the_source_tells
 async def test_a_shard_that_the_index_names_and_the_server_lacks_is_named(tmp_path: Path) -> None:
     files = checkpoint()
     del files[FIRST]
-    with FileServer(files).running() as server, pytest.raises(CheckpointError, match=f"has no {FIRST}"):
+    with FileServer(files) as server, pytest.raises(CheckpointError, match=f"has no {FIRST}"):
         await fetched(server.url, tmp_path)
 
 
 async def test_a_page_in_place_of_the_index_is_told(tmp_path: Path) -> None:
-    served = FileServer({"model.safetensors.index.json": b"<html>please log in</html>"}).running()
+    served = FileServer({"model.safetensors.index.json": b"<html>please log in</html>"})
     with served as server, pytest.raises(CheckpointError, match="an HTML or XML page in place of the index"):
         await fetched(server.url, tmp_path)
 
@@ -175,26 +169,26 @@ async def test_a_page_in_place_of_the_index_is_told(tmp_path: Path) -> None:
 async def test_weights_that_are_no_checkpoint_are_told_at_the_end(tmp_path: Path) -> None:
     files = checkpoint()
     files[FIRST] = b"<html>" + b" " * 10_000
-    with FileServer(files).running() as server, pytest.raises(CheckpointError, match=FIRST):
+    with FileServer(files) as server, pytest.raises(CheckpointError, match=FIRST):
         await fetched(server.url, tmp_path)
 
 
 async def test_a_redirect_is_followed_and_the_token_stays_with_its_server(tmp_path: Path) -> None:
     files = checkpoint()
-    with FileServer({"s": files[FIRST]}).running() as store, FileServer(files).running() as server:
-        server.moved[FIRST] = f"{store.url}/s?signature=abc"
+    with FileServer({"s": files[FIRST]}) as store, FileServer(files) as server:
+        server.redirect = {f"/{FIRST}": f"{store.url}/s?signature=abc"}.get
         await fetched(server.url, tmp_path, environ={"MOE_CHECKPOINT_TOKEN": "secret-token"})
 
         assert (tmp_path / FIRST).read_bytes() == files[FIRST]
-        assert all("authorization" not in asked.headers for asked in store.log)
-        assert all(asked.headers["authorization"] == "Bearer secret-token" for asked in server.log)
+        assert all(asked.authorization is None for asked in store.seen)
+        assert all(asked.authorization == "Bearer secret-token" for asked in server.seen)
     assert b"secret-token" not in everything(tmp_path)
     assert b"signature" not in everything(tmp_path)
 
 
 async def test_a_query_of_the_address_reaches_the_server_and_no_file(tmp_path: Path) -> None:
     files = checkpoint()
-    with FileServer(files).running() as server:
+    with FileServer(files) as server:
         await fetched(f"{server.url}/{FIRST}?sig=hush", tmp_path)
 
     assert b"hush" not in everything(tmp_path)
@@ -206,21 +200,22 @@ async def test_a_folder_of_this_machine_is_no_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "absent", [(403, b"<Error>AccessDenied</Error>", "application/xml"), (200, b"<html>the app</html>", "text/html")]
+    "absent",
+    [Page(b"<Error>AccessDenied</Error>", "application/xml", 403), Page(b"<html>the app</html>", "text/html", 200)],
 )
 async def test_a_server_that_says_otherwise_than_404_of_what_it_lacks_is_fetched_from(
-    tmp_path: Path, absent: tuple[int, bytes, str]
+    tmp_path: Path, absent: Page
 ) -> None:
     files = checkpoint()
-    with FileServer(files, absent=absent).running() as server:
+    with FileServer(files, absent=absent) as server:
         await fetched(server.url, tmp_path)
 
     assert names(tmp_path) == {*files, "SHA256SUMS"}
 
 
-@pytest.mark.parametrize("absent", [(403, b"", "text/plain"), (200, b"<html>the app</html>", "text/html")])
-async def test_a_shard_that_such_a_server_lacks_is_named(tmp_path: Path, absent: tuple[int, bytes, str]) -> None:
+@pytest.mark.parametrize("absent", [Page(b"", "text/plain", 403), Page(b"<html>the app</html>", "text/html", 200)])
+async def test_a_shard_that_such_a_server_lacks_is_named(tmp_path: Path, absent: Page) -> None:
     files = checkpoint()
     del files[FIRST]
-    with FileServer(files, absent=absent).running() as server, pytest.raises(CheckpointError, match=FIRST):
+    with FileServer(files, absent=absent) as server, pytest.raises(CheckpointError, match=FIRST):
         await fetched(server.url, tmp_path)

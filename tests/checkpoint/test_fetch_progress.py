@@ -12,7 +12,8 @@ import pytest
 
 from appliance.checkpoint.progress import Progress, Tally
 from appliance.cli.checkpoint_progress import LINE_S, Lines, duration, gib, line
-from tests.checkpoint.fetching import REPO, FileServer, checkpoint
+from tests.checkpoint.fetching import REPO, checkpoint
+from tests.checkpoint.range_server import FileServer
 
 GIB = 1 << 30
 
@@ -68,7 +69,7 @@ def test_bytes_that_are_dropped_were_received_all_the_same() -> None:
 
 def test_a_terminal_gets_a_bar_and_standard_output_only_the_result(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    with FileServer(checkpoint()).running() as server:
+    with FileServer(checkpoint()) as server:
         process = subprocess.Popen(
             [sys.executable, "-m", "appliance", "checkpoint", "fetch", server.url, "--to", str(tmp_path)],
             cwd=REPO,

@@ -13,15 +13,10 @@ import pytest
 from appliance.checkpoint.partfile import PartFile
 from appliance.checkpoint.space import RESERVE_BYTES, amount, file_system
 from appliance.errors import CheckpointError
-from tests.checkpoint.fetching import FIRST, FileServer, checkpoint, fetched, interrupted, noted_syncs, shard, sums
+from tests.checkpoint.fetching import FIRST, checkpoint, fetched, interrupted, shard, sums
+from tests.checkpoint.range_server import FileServer
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each synced file had; nothing waits for a disk that other tests keep busy."""
-    return noted_syncs(monkeypatch)
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("synced")]
 
 
 def mount_of(folder: Path) -> str:
@@ -35,7 +30,7 @@ def mount_of(folder: Path) -> str:
 async def test_a_stranger_under_a_name_of_the_checkpoint_is_not_overwritten(tmp_path: Path, told: bool) -> None:
     files = checkpoint()
     (tmp_path / FIRST).write_bytes(b"mine")
-    served = FileServer(files | ({"SHA256SUMS": sums(files)} if told else {})).running()
+    served = FileServer(files | ({"SHA256SUMS": sums(files)} if told else {}))
     with served as server, pytest.raises(CheckpointError, match=f"{FIRST} is there already") as refused:
         await fetched(server.url, tmp_path)
 
@@ -44,14 +39,14 @@ async def test_a_stranger_under_a_name_of_the_checkpoint_is_not_overwritten(tmp_
 
 
 async def test_a_folder_stays_with_its_origin(tmp_path: Path) -> None:
-    with FileServer(checkpoint()).running() as one, FileServer(checkpoint()).running() as other:
+    with FileServer(checkpoint()) as one, FileServer(checkpoint()) as other:
         await fetched(one.url, tmp_path)
         with pytest.raises(CheckpointError, match=f"holds files from {one.url}"):
             await fetched(other.url, tmp_path)
 
 
 async def test_two_fetches_into_one_folder_exclude_each_other(tmp_path: Path) -> None:
-    with FileServer(checkpoint(), hold={FIRST: 1000}).running() as server:
+    with FileServer(checkpoint(), hold={FIRST: 1000}) as server:
         first = asyncio.create_task(fetched(server.url, tmp_path))
         await asyncio.to_thread(server.held.wait, 5)
         with pytest.raises(CheckpointError, match=rf"another fetch \(pid {os.getpid()}\)"):
@@ -63,7 +58,7 @@ async def test_two_fetches_into_one_folder_exclude_each_other(tmp_path: Path) ->
 async def test_a_disk_that_is_too_small_is_told_before_the_first_byte(tmp_path: Path) -> None:
     files = checkpoint()
     needed = sum(map(len, files.values()))
-    with FileServer(files).running() as server:
+    with FileServer(files) as server:
         with pytest.raises(CheckpointError) as refused:
             await fetched(server.url, tmp_path, free=lambda _folder: needed + RESERVE_BYTES - 1)
         await fetched(server.url, tmp_path, free=lambda _folder: needed + RESERVE_BYTES)
@@ -76,7 +71,7 @@ async def test_a_disk_that_is_too_small_is_told_before_the_first_byte(tmp_path: 
 
 async def test_what_is_there_already_needs_no_space(tmp_path: Path) -> None:
     files = checkpoint()
-    with FileServer(files | {"SHA256SUMS": sums(files)}).running() as server:
+    with FileServer(files | {"SHA256SUMS": sums(files)}) as server:
         await interrupted(server, tmp_path)
         there = (tmp_path / f"{FIRST}.part").stat().st_size
         missing = len(files[FIRST]) - there
@@ -90,7 +85,7 @@ async def test_what_is_there_already_needs_no_space(tmp_path: Path) -> None:
 )
 async def test_a_write_that_fails_names_file_and_disk_and_keeps_what_came(tmp_path: Path, code: int, said: str) -> None:
     files = checkpoint(size=3 << 20)
-    with FileServer(files).running() as server:
+    with FileServer(files) as server:
         with pytest.MonkeyPatch.context() as patch:
             write = PartFile.write
 
@@ -115,7 +110,7 @@ async def test_an_index_that_leads_out_of_the_folder_is_refused(tmp_path: Path) 
     files = checkpoint()
     for name in ("../x.safetensors", "/tmp/x.safetensors"):
         index = json.dumps({"weight_map": {"t": name}}).encode()
-        served = FileServer(files | {"model.safetensors.index.json": index}).running()
+        served = FileServer(files | {"model.safetensors.index.json": index})
         with served as server, pytest.raises(CheckpointError, match="leaves the folder"):
             await fetched(server.url, tmp_path / "d")
     assert not (tmp_path / "d").exists()
@@ -130,7 +125,7 @@ async def test_a_symbolic_link_that_leads_out_of_the_folder_is_refused(tmp_path:
     folder.mkdir()
     elsewhere.mkdir()
     (folder / link).symlink_to(elsewhere / "f" if link == FIRST else elsewhere)
-    with FileServer(files).running() as server, pytest.raises(CheckpointError, match="symbolic link that leads out"):
+    with FileServer(files) as server, pytest.raises(CheckpointError, match="symbolic link that leads out"):
         await fetched(server.url, folder)
 
     assert list(elsewhere.iterdir()) == []
@@ -142,7 +137,7 @@ async def test_a_link_in_place_of_a_part_is_not_written_through(tmp_path: Path) 
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / f"{FIRST}.part").symlink_to(victim)
-    with FileServer(checkpoint()).running() as server, pytest.raises(CheckpointError):
+    with FileServer(checkpoint()) as server, pytest.raises(CheckpointError):
         await fetched(server.url, folder)
 
     assert victim.read_bytes() == b"precious"
@@ -173,7 +168,7 @@ def test_amounts_are_told_for_people_and_to_the_byte(size_bytes: int, said: str)
 async def test_records_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / ".moe-appliance-origin.json").write_text('{"schema": "another"}')
     said = r"\.moe-appliance-origin\.json cannot be read"
-    with FileServer(checkpoint()).running() as server, pytest.raises(CheckpointError, match=said) as refused:
+    with FileServer(checkpoint()) as server, pytest.raises(CheckpointError, match=said) as refused:
         await fetched(server.url, tmp_path)
 
     assert refused.value.remedy.startswith("remove it: rm ")
@@ -182,13 +177,13 @@ async def test_records_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     said = "file/dir: it cannot be written: Not a directory"
-    with FileServer(checkpoint()).running() as server, pytest.raises(CheckpointError, match=said):
+    with FileServer(checkpoint()) as server, pytest.raises(CheckpointError, match=said):
         await fetched(server.url, tmp_path / "file" / "dir")
 
 
 async def test_a_body_without_an_end_does_not_fill_the_disk_and_is_not_continued(tmp_path: Path) -> None:
     files = checkpoint()
-    with FileServer(files, unsized=frozenset((FIRST,))).running() as server:
+    with FileServer(files, unsized=frozenset((FIRST,))) as server:
         with pytest.raises(CheckpointError, match=f"{FIRST} changed at its source .* more than its") as refused:
             await fetched(server.url, tmp_path)
         assert "same command again" in refused.value.remedy
@@ -203,14 +198,14 @@ async def test_names_that_are_one_file_on_some_disks_are_refused(tmp_path: Path)
     files = {name: shard(f"t{at}", 100) for at, name in enumerate(("Model.safetensors", "model.safetensors"))}
     index = {"weight_map": {f"t{at}": name for at, name in enumerate(files)}}
     files["model.safetensors.index.json"] = json.dumps(index).encode()
-    with FileServer(files).running() as server, pytest.raises(CheckpointError, match="which are one on some disks"):
+    with FileServer(files) as server, pytest.raises(CheckpointError, match="which are one on some disks"):
         await fetched(server.url, tmp_path)
 
 
 @pytest.mark.parametrize("name", [f"{FIRST}.part.json", ".moe-appliance-origin.json"])
 async def test_a_pipe_under_a_name_of_ours_does_not_keep_a_fetch_waiting(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with FileServer(checkpoint()).running() as server:
+    with FileServer(checkpoint()) as server:
         fetching = asyncio.wait_for(fetched(server.url, tmp_path), 20)
         if name.startswith("."):
             with pytest.raises(CheckpointError, match="not a regular file"):

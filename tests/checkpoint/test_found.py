@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.checkpoint.faults import Fault, complaint, escaped, plain, shown_url
+from appliance.checkpoint.faults import Fault, complaint, plain, shown_url
 from appliance.checkpoint.found import Found, checkpoint_of
 from appliance.checkpoint.headers import Header
 from appliance.checkpoint.tensors import Shard, Tensor
 from appliance.errors import CheckpointError
+from appliance.printable import escaped
 
 
 def header(file: str, *names: str) -> Header:

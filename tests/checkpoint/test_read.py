@@ -288,7 +288,7 @@ def test_a_page_behind_a_status_of_200_is_told(server: RangeServer) -> None:
 
 
 def test_a_server_that_ignores_ranges_ends_the_reading(server: RangeServer) -> None:
-    server.ignore_ranges = True
+    server.ignores = lambda _range: True
 
     with pytest.raises(TransportError, match="ignores ranges"):
         fetched_from(server.url)

@@ -6,16 +6,16 @@ import asyncio
 import json
 import os
 import subprocess
-from io import FileIO
+from io import BufferedReader
 from pathlib import Path
 
 import pytest
 
 from appliance.checkpoint import provenance
 from appliance.checkpoint.progress import Progress
-from appliance.checkpoint.regular import open_regular
 from appliance.checkpoint.verify import Trouble, Verified, verify
 from appliance.errors import CheckpointError
+from appliance.files import open_regular
 from tests.checkpoint.fetching import FIRST, SECOND, checkpoint, sha, sums
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +93,7 @@ async def test_extra_files_that_no_engine_loads_are_told_and_good(folder: Path) 
 async def test_a_file_that_cannot_be_read_is_named_and_the_others_are_checked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(path: Path) -> FileIO:
+    def failing(path: Path) -> BufferedReader:
         if path.name == SECOND:
             raise OSError(5, "Input/output error")
         return open_regular(path)

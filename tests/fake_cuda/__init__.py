@@ -12,13 +12,11 @@ are of card 0.
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+
+from tests.fake_library import built
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 NAME = "libcuda.so.1"
@@ -26,14 +24,8 @@ NAME = "libcuda.so.1"
 
 @cache
 def library() -> Path:
-    """The folder with the library, built once a process and removed at its end."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler, "the fake CUDA needs a C compiler: apt-get install gcc libc6-dev"
-    made = tempfile.TemporaryDirectory(prefix="fake-cuda-")
-    atexit.register(made.cleanup)
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O0", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, "-o", Path(made.name) / NAME, SOURCE], check=True)
-    return Path(made.name)
+    """The folder with the library, built once a process."""
+    return built(NAME, SOURCE)
 
 
 def fake_cuda(

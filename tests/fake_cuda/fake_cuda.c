@@ -13,7 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SIZE 512
+#define CONFIG "FAKE_CUDA_CONFIG"
+#include "key_value.h"
+
 #define CARDS 16
 #define LOOKS 8
 #define LOOK_MS 2000
@@ -41,24 +43,6 @@ static int far_queued[CARDS];
 static event *marks[4 * CARDS];
 static int marked;
 static double mark_bytes[4 * CARDS][2];
-
-static int value(const char *key, char *out) {
-    char line[SIZE];
-    size_t length = strlen(key);
-    int found = 0;
-    const char *path = getenv("FAKE_CUDA_CONFIG");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strncmp(line, key, length) == 0 && line[length] == '=') {
-            strcpy(out, line + length + 1);
-            found = 1;
-        }
-    }
-    if (file)
-        fclose(file);
-    return found;
-}
 
 static double of(const char *kind, int card, double otherwise) {
     char key[SIZE], found[SIZE];

@@ -11,12 +11,9 @@ What is not written in fake_nvml.c and pynvml knows of is generated: it answers 
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -24,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tests.fake_library import built
 from tests.fake_nvml.setup import Card, Process, Setup
 
 __all__ = ["Card", "FakeNvml", "Process", "Setup", "library", "symbols"]
@@ -44,19 +42,10 @@ def symbols() -> frozenset[str]:
 
 @cache
 def library() -> Path:
-    """The folder with the library, built once a process and removed at its end."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler, "the fake NVML needs a C compiler: apt-get install gcc libc6-dev"
-    made = tempfile.TemporaryDirectory(prefix="fake-nvml-")
-    atexit.register(made.cleanup)
-    folder = Path(made.name)
+    """The folder with the library, built once a process."""
     written = set(re.findall(r"^(?:CALL|TEXT)\((\w+)\)", SOURCE.read_text(), re.M))
     stubs = [f'int {name}(void) {{ return fake_enter("{name}", 3); }}' for name in sorted(symbols() - written)]
-    generated = folder / "stubs.c"
-    generated.write_text("\n".join(["int fake_enter(const char *name, int otherwise);", *stubs, ""]))
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O0", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, "-o", folder / NAME, SOURCE, generated], check=True)
-    return folder
+    return built(NAME, SOURCE, "\n".join(["int fake_enter(const char *name, int otherwise);", *stubs, ""]))
 
 
 class FakeNvml:

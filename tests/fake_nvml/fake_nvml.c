@@ -12,9 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CONFIG "FAKE_NVML_CONFIG"
+#include "key_value.h"
+
 #define CALL(name) int name
 #define TEXT(name) const char *name
-#define SIZE 512
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, FUNCTION_NOT_FOUND = 13 };
 
@@ -34,24 +36,6 @@ typedef struct { uint pid; ull used; uint gpu_instance, compute_instance; } proc
 typedef struct { uint environment, feature, devtools; } confidential_state;
 
 static int initialized;
-
-static int value(const char *key, char *out) {
-    char line[SIZE];
-    size_t length = strlen(key);
-    int found = 0;
-    const char *path = getenv("FAKE_NVML_CONFIG");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strncmp(line, key, length) == 0 && line[length] == '=') {
-            strcpy(out, line + length + 1);
-            found = 1;
-        }
-    }
-    if (file)
-        fclose(file);
-    return found;
-}
 
 static int is(const char *key, const char *wanted) {
     char found[SIZE];

@@ -13,11 +13,12 @@ from appliance.checkpoint.catalogue import Catalogue, Load, TensorClass
 from appliance.errors import PlanError
 from appliance.plan import ranges
 from appliance.plan.budget import Budget, budget
-from appliance.plan.memory import GIB, BoxMemory, stated
+from appliance.plan.memory import BoxMemory, stated
 from appliance.plan.planner import plan_for
 from appliance.plan.request import Request
 from appliance.plan.schema import HostEngram, Plan, PlanHost, Targets
 from appliance.plan.slabs import PAGE_BYTES
+from appliance.units import GIB
 from gateway.state import BudgetBar, BudgetLine, Moment
 from tests.checkpoint.packs.fixtures import GGUF, PACKS, catalogue
 from tests.plan import small

@@ -12,10 +12,11 @@ from appliance.box.host import Host, Node
 from appliance.checkpoint.catalogue import Catalogue
 from appliance.errors import PlanError
 from appliance.plan.check import Checked, check
-from appliance.plan.memory import GIB, BoxMemory, of_box, stated
+from appliance.plan.memory import BoxMemory, of_box, stated
 from appliance.plan.planner import plan_for
 from appliance.plan.request import Request, geometry_of, model_of
 from appliance.plan.schema import HostEngram, Limits, Plan, PlanHost, PlanModel, Targets
+from appliance.units import GIB
 from gateway.state import Finding, Severity
 from tests.checkpoint.packs.fixtures import catalogue as pack
 from tests.checkpoint.packs.fixtures import checkpoint as headers

@@ -9,10 +9,10 @@ import pytest
 
 from appliance.errors import PlanError
 from appliance.plan import planfile
-from appliance.plan.memory import GIB
 from appliance.plan.planner import plan_for
 from appliance.plan.request import Request, model_of
 from appliance.plan.schema import Targets
+from appliance.units import GIB
 from tests.checkpoint.packs.fixtures import PackFolder, catalogue, checkpoint
 from tests.plan.planning import STUDY_CARDS, answer, run
 

@@ -13,8 +13,8 @@ from appliance.box.host import Host, Node
 from appliance.cli import plan_inputs
 from appliance.errors import CheckpointError, PlanError
 from appliance.plan import planfile
-from appliance.plan.memory import GIB
 from appliance.plan.stats import SCHEMA
+from appliance.units import GIB
 from tests.checkpoint.packs.fixtures import PackFolder
 from tests.plan.planning import STUDY_CARDS, answer, run
 

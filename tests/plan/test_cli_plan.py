@@ -14,10 +14,8 @@ from appliance.errors import PlanError
 from appliance.plan.export.targets import TARGETS
 from appliance.plan.planfile import load, save
 from appliance.plan.schema import Plan
-from tests.checkpoint.packs.fixtures import PackFolder, pack_folder
+from tests.checkpoint.packs.fixtures import PackFolder
 from tests.plan.plans import plan
-
-__all__ = ["pack_folder"]
 
 QWEN = Path(__file__).parents[2] / "plans" / "qwen3-30b-a3b-2x-32gb.json"
 ALL = "0-7"

@@ -18,11 +18,12 @@ from appliance.errors import PlanError
 from appliance.plan import ranges
 from appliance.plan.budget import Budget, budget
 from appliance.plan.choice import steps_of
-from appliance.plan.memory import GIB, stated
+from appliance.plan.memory import stated
 from appliance.plan.planner import plan_for
 from appliance.plan.request import Request, model_of
 from appliance.plan.schema import Limits, Plan, PlanHost, Profile, Targets
 from appliance.plan.stats import RoutingStats
+from appliance.units import GIB
 from tests.checkpoint.packs.fixtures import catalogue as pack
 from tests.checkpoint.packs.fixtures import checkpoint as headers
 from tests.plan import small

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.plan.memory import GIB, stated
+from appliance.plan.memory import stated
 from appliance.plan.schema import HostEngram, Limits, PlanHost, Targets
+from appliance.units import GIB
 from tests.plan import small
 from tests.plan.test_check import ROOM, checked, made
 

@@ -11,9 +11,10 @@ from types import ModuleType
 import pytest
 
 from appliance.plan.check import check
-from appliance.plan.memory import GIB, stated
+from appliance.plan.memory import stated
 from appliance.plan.pages import page
 from appliance.plan.planfile import load
+from appliance.units import GIB
 from gateway.state import Severity
 from tests.checkpoint.packs.fixtures import catalogue, checkpoint
 

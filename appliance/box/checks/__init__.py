@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from appliance.box.checks import cards, deep, demo, driver, kernel, link, memory, paths, plan
-from appliance.box.checks.check import GIB, Check, seen_of, used_of
+from appliance.box.checks.check import Check, seen_of, used_of
 from appliance.box.checks.demo import (
     admission_streams,
     cpu_avx2,
@@ -30,7 +30,6 @@ __all__ = [
     "CAUSES",
     "CHECKS",
     "DEMO_CHECKS",
-    "GIB",
     "IDS",
     "PLAN_CAUSES",
     "Check",

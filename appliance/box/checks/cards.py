@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from appliance.box.checks.check import GIB, Check, each, gib, named, seen_of, used_of
+from appliance.box.checks.check import Check, each, named, seen_of, used_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import Gpu, GpuProcess, Outcome
 from appliance.box.needs import Needs
 from appliance.printable import printable
+from appliance.units import GIB, gib
 from gateway.state import Finding, Severity
 
 HELD_BYTES = GIB

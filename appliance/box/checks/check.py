@@ -11,8 +11,6 @@ from appliance.box.gpu import Gpu
 from appliance.box.needs import Needs
 from gateway.state import Finding
 
-GIB = 1024**3
-
 Judge: TypeAlias = Callable[[Facts, Needs], Finding | None]
 
 
@@ -28,11 +26,6 @@ class Check:
     remedy: str
     source: str
     judge: Judge | None = None
-
-
-def gib(value: float) -> str:
-    """Bytes as GiB with one decimal."""
-    return f"{value / GIB:.1f} GiB"
 
 
 def gpus_of(facts: Facts) -> tuple[Gpu, ...]:

@@ -21,6 +21,10 @@ COPY_LEAST_GB_S = 20.0
 local-inference-lab/rtx6kpro, hardware/pcie-bandwidth.md."""
 TOGETHER_SHARE = 0.80
 """Of the sum of the cards alone. Source: our own rule, after the first pod's slow host."""
+_WITHOUT_PEERS = (
+    "NCCL_P2P_DISABLE=1 in the engine's environment and --disable-custom-all-reduce; then iommu=pt, and ACS off in the "
+    "BIOS"
+)
 
 
 def bw_h2d(facts: Facts, needs: Needs) -> Finding | None:
@@ -105,8 +109,7 @@ def nccl_smoke(facts: Facts, needs: Needs) -> Finding | None:
             title="The cards cannot talk to each other through NCCL",
             observed=printable(deep.nccl_error),
             required="an all-reduce with right sums within 60 s",
-            remedy="NCCL_P2P_DISABLE=1 in the engine's environment and --disable-custom-all-reduce; then iommu=pt, and "
-            "ACS off in the BIOS",
+            remedy=_WITHOUT_PEERS,
         )
     if deep.nccl_p2p is False and deep.nccl_p2p_error:
         return Finding(
@@ -115,8 +118,7 @@ def nccl_smoke(facts: Facts, needs: Needs) -> Finding | None:
             title="NCCL works only without peer access",
             observed=f"with peer access: {printable(deep.nccl_p2p_error)}; without: good",
             required="an all-reduce with right sums within 60 s, with peer access",
-            remedy="NCCL_P2P_DISABLE=1 in the engine's environment and --disable-custom-all-reduce; then iommu=pt, and "
-            "ACS off in the BIOS",
+            remedy=_WITHOUT_PEERS,
         )
     return None
 

@@ -5,8 +5,9 @@ A check says nothing about a fact that could not be read. Ids are stable: docume
 
 from __future__ import annotations
 
-from appliance.box.checks.check import GIB, Check
+from appliance.box.checks.check import Check
 from appliance.box.facts import Facts
+from appliance.units import gib
 from gateway.state import Finding, Severity
 
 MB = 1_000_000
@@ -83,8 +84,8 @@ def mem_free(facts: Facts, needed_bytes: int) -> Finding | None:
         id="mem.free",
         severity=Severity.FAIL,
         title="Too little free memory for the engine",
-        observed=f"{free / GIB:.1f} GiB available",
-        required=f"{needed_bytes / GIB:.1f} GiB",
+        observed=f"{gib(free)} available",
+        required=gib(needed_bytes),
         remedy="stop what else runs here, or raise the container's or unit's memory limit",
     )
 

@@ -7,6 +7,7 @@ from appliance.box.facts import Facts
 from appliance.box.gpu import GpuReport, Outcome
 from appliance.box.needs import Needs
 from appliance.printable import printable
+from appliance.units import count
 from gateway.state import Finding, Severity
 
 EMBEDDED_LINES = '[engine]\nkind = "embedded"'
@@ -50,13 +51,12 @@ def _no_driver(facts: Facts, needs: Needs) -> Finding:
             required="nothing: no engine that needs a card is configured",
             remedy="moe-appliance run   serves with the embedded engine; for cards: install NVIDIA's driver",
         )
-    cards = f"{needs.gpus} card{'' if needs.gpus == 1 else 's'}"
     return Finding(
         id="nvml.load",
         severity=Severity.FAIL,
         title="There is no NVIDIA driver on this machine",
         observed=observed,
-        required=f"a driver with {cards}, for the engine that is configured",
+        required=f"a driver with {count(needs.gpus, 'card')}, for the engine that is configured",
         remedy=f"install NVIDIA's driver, then reboot; or serve without a card, in appliance.toml:\n{EMBEDDED_LINES}",
     )
 

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from appliance.box.checks.check import Check, each, gib, used_of
+from appliance.box.checks.check import Check, each, used_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import Gpu, Link
 from appliance.box.needs import Needs
 from appliance.printable import printable
+from appliance.units import gib
 from gateway.state import Finding, Severity
 
 LANES = 16

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from appliance.box.checks.check import GIB, Check, gib
+from appliance.box.checks.check import Check
 from appliance.box.facts import Facts
 from appliance.box.needs import Needs
+from appliance.units import GIB, gib
 from gateway.state import Finding, Severity
 
 SHM_BYTES = 8 * GIB

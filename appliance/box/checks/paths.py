@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.box.checks.check import Check, gpus_of, used_of
-from appliance.box.facts import Facts
+from appliance.box.facts import Facts, node_of
 from appliance.box.host import Bridge
 from appliance.box.needs import Needs
 from appliance.box.topology_verdict import Grade, verdict
@@ -19,8 +19,7 @@ def topo_pair(facts: Facts, needs: Needs) -> Finding | None:
     report, gpus = facts.gpus, used_of(facts, needs)
     if report is None or report.relations is None or len(gpus) < 2:
         return None
-    known = facts.host.gpu_nodes if facts.host is not None else {}
-    nodes = {gpu.index: gpu.numa_node if gpu.numa_node is not None else known.get(gpu.bus_id) for gpu in gpus}
+    nodes = {gpu.index: node_of(gpu, facts.host) for gpu in gpus}
     seen = verdict(report.relations, nodes, [gpu.index for gpu in gpus])
     measured = facts.deep is not None and facts.deep.bandwidth is not None and len(facts.deep.bandwidth.together) > 1
     if seen.grade is Grade.GOOD or (seen.grade is not Grade.SLOW and measured):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.box.checks.check import GIB, Check, gib, used_of
+from appliance.box.checks.check import Check, used_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import Gpu
 from appliance.box.needs import Needs
 from appliance.printable import printable
+from appliance.units import GIB, gib
 from gateway.state import BudgetBar, Finding, Moment, Severity
 
 KERNEL_BYTES = 16 * GIB

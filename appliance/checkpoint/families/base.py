@@ -134,6 +134,13 @@ class Family(ABC):
     def block(self, name: str) -> Block | None:
         """Where in the stack a name is; None outside of the layers that the configuration has."""
 
+    def numbered(self, layer: int, rest: str) -> Block | None:
+        """A layer by its number where the draft's layers are counted on after the backbone's."""
+        shape = self.shape
+        if layer < shape.layers:
+            return Block(False, layer, rest)
+        return Block(True, layer - shape.layers, rest) if layer < shape.layers + shape.draft_layers else None
+
     @abstractmethod
     def geometry(self) -> Geometry:
         """The model's shape."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 from appliance.checkpoint.families.base import Rule, latent, rules
 from appliance.checkpoint.families.kinds import Geometry, KvCost, TensorClass
 from appliance.checkpoint.families.standard import (
+    AFTER_DENSE_KEYS,
     MLP,
     NORMS,
     PREDICTION,
@@ -27,16 +28,7 @@ class DeepseekV3(Standard):
 
     name = "deepseek-v3"
     model_types = frozenset(("deepseek_v3",))
-    keys = (
-        "num_hidden_layers",
-        "hidden_size",
-        "n_routed_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-        "first_k_dense_replace",
-        "kv_lora_rank",
-        "qk_rope_head_dim",
-    )
+    keys = (*AFTER_DENSE_KEYS, "kv_lora_rank", "qk_rope_head_dim")
     layer: ClassVar[Mapping[str, Rule]] = {
         **NORMS,
         **MLP,

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from appliance.checkpoint.families.base import Block, Family, Rule, matrix_and_part, rules
 from appliance.checkpoint.families.kinds import Geometry, KvCost, Load, Place, TensorClass
+from appliance.checkpoint.families.standard import after_dense_layers
 
 KV_TOKEN_BYTES = 2.3 * 1024
 """KV cache of one token on each rank. Source: a public recipe's 8 GiB = 3.8 to 4.4 million tokens, 1.95 to 2.3 KiB each
@@ -122,18 +124,13 @@ class DeepseekV41(Family):
 
     def geometry(self) -> Geometry:
         """See Family."""
-        layers, drafts = self.number("num_hidden_layers"), self.number("num_nextn_predict_layers")
-        experts, top_k = self.number("n_routed_experts"), self.number("num_experts_per_tok")
-        return Geometry(
-            layers=layers,
-            moe_layers=tuple(range(self.number("first_k_dense_replace"), layers)),
-            experts=experts,
-            top_k=top_k,
-            hidden=self.number("hidden_size"),
-            moe_intermediate=self.number("moe_intermediate_size"),
-            draft_layers=drafts,
-            draft_experts=self.number("dspark_n_routed_experts", experts) if drafts else 0,
-            draft_top_k=self.number("dspark_num_experts_per_tok", top_k) if drafts else 0,
+        shape = after_dense_layers(self.config)
+        if not shape.draft_layers:
+            return shape
+        return replace(
+            shape,
+            draft_experts=self.number("dspark_n_routed_experts", shape.experts),
+            draft_top_k=self.number("dspark_num_experts_per_tok", shape.top_k),
         )
 
     def kv(self, tp: int, dtype: str) -> KvCost:

@@ -110,12 +110,7 @@ class Gguf(Family):
     def block(self, name: str) -> Block | None:
         """See Family."""
         match = _BLOCK.fullmatch(name)
-        if match is None:
-            return None
-        layer, shape = int(match[1]), self.shape
-        if layer < shape.layers:
-            return Block(False, layer, match[2])
-        return Block(True, layer - shape.layers, match[2]) if layer < shape.layers + shape.draft_layers else None
+        return None if match is None else self.numbered(int(match[1]), match[2])
 
     def units(self, cut: Cut, part: str) -> int:
         """By layers; what is outside of them is on one card."""

@@ -65,12 +65,7 @@ class Standard(Family):
     def block(self, name: str) -> Block | None:
         """See Family."""
         match = _BLOCK.fullmatch(name)
-        if match is None:
-            return None
-        layer, shape = int(match[1]), self.shape
-        if layer < shape.layers:
-            return Block(False, layer, match[2])
-        return Block(True, layer - shape.layers, match[2]) if layer < shape.layers + shape.draft_layers else None
+        return None if match is None else self.numbered(int(match[1]), match[2])
 
     @property
     def head_dim(self) -> int:
@@ -113,6 +108,16 @@ class Qwen3Moe(Standard):
         )
 
 
+AFTER_DENSE_KEYS = (
+    "num_hidden_layers",
+    "hidden_size",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "first_k_dense_replace",
+)
+
+
 def after_dense_layers(config: Mapping[str, Any]) -> Geometry:
     """The shape of a model whose first layers are dense, with prediction layers behind its last: GLM-4.5, DeepSeek."""
     layers, drafts = number(config, "num_hidden_layers"), number(config, "num_nextn_predict_layers")
@@ -128,6 +133,17 @@ def after_dense_layers(config: Mapping[str, Any]) -> Geometry:
         draft_experts=experts if drafts else 0,
         draft_top_k=top_k if drafts else 0,
     )
+
+
+ALL_SPARSE_KEYS = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
 
 
 def all_sparse(config: Mapping[str, Any]) -> Geometry:
@@ -148,16 +164,7 @@ class Glm45(Standard):
 
     name = "glm-4.5"
     model_types = frozenset(("glm4_moe",))
-    keys = (
-        "num_hidden_layers",
-        "hidden_size",
-        "n_routed_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-        "first_k_dense_replace",
-        "num_attention_heads",
-        "num_key_value_heads",
-    )
+    keys = (*AFTER_DENSE_KEYS, "num_attention_heads", "num_key_value_heads")
     layer: ClassVar[Mapping[str, Rule]] = {**NORMS, **GROUPED_QUERY, **MLP, **ROUTER, **SHARED, **PREDICTION}
 
     def geometry(self) -> Geometry:
@@ -170,15 +177,7 @@ class Mixtral(Standard):
 
     name = "mixtral"
     model_types = frozenset(("mixtral",))
-    keys = (
-        "num_hidden_layers",
-        "hidden_size",
-        "num_local_experts",
-        "num_experts_per_tok",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-    )
+    keys = ALL_SPARSE_KEYS
     bank = "block_sparse_moe.experts"
     matrices: ClassVar[Mapping[str, str]] = {"w1": "w13", "w3": "w13", "w2": "w2"}
     layer: ClassVar[Mapping[str, Rule]] = {
@@ -202,16 +201,7 @@ class GptOss(Standard):
 
     name = "gpt-oss"
     model_types = frozenset(("gpt_oss",))
-    keys = (
-        "num_hidden_layers",
-        "hidden_size",
-        "num_local_experts",
-        "num_experts_per_tok",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-    )
+    keys = (*ALL_SPARSE_KEYS, "head_dim")
     fused: ClassVar[Mapping[str, str]] = {
         "mlp.experts.gate_up_proj": "w13_weight",
         "mlp.experts.gate_up_proj_blocks": "w13_weight",

@@ -7,8 +7,9 @@ all experts of all layers, `--kt-num-gpu-experts` times the layers is the same a
 from __future__ import annotations
 
 from appliance.checkpoint.catalogue import Catalogue
-from appliance.plan.export.outcome import Outcome, count, draft_count, impossible, is_exl3, moe_layers
+from appliance.plan.export.outcome import Outcome, impossible, is_exl3
 from appliance.plan.schema import Plan
+from appliance.units import count
 
 
 def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
@@ -19,7 +20,7 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
         return impossible("ktransformers does not read EXL3")
     if plan.host.engram is not None:
         return impossible("ktransformers has no switch for Engram tables")
-    cold = {layer: len(plan.cold(layer)) for layer in moe_layers(plan)}
+    cold = {layer: len(plan.cold(layer)) for layer in plan.moe_layers}
     if not any(cold.values()):
         return impossible("no expert is on the host: there is nothing that it could do")
     why = ["it takes a number and chooses the experts itself"]
@@ -33,8 +34,8 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
         argv = ("--kt-gpu-experts-ratio", f"{(total - sum(cold.values()) + 0.5) / total:.9f}")
     if plan.host.tensors:
         why.append(f"{', '.join(plan.host.tensors)} stays on the cards")
-    if draft_count(plan):
-        why.append(f"{count(draft_count(plan), 'expert')} of the draft model stay on the cards")
+    if plan.cold_draft_count:
+        why.append(f"{count(plan.cold_draft_count, 'expert')} of the draft model stay on the cards")
     counted = plan.selection.method == "routing-stats"
     notes: tuple[str, ...] = ("the CPU computes the cold experts, the cards do not read them: the pace is another one",)
     if counted:

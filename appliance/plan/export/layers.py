@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from appliance.checkpoint.catalogue import Catalogue
 from appliance.plan import ranges
-from appliance.plan.export.outcome import count, moe_layers
 from appliance.plan.schema import Plan
+from appliance.units import GIB, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Rounded:
 
 def gib(change_bytes: int) -> str:
     """A difference in GiB, with its sign."""
-    return f"{change_bytes / 2**30:+.2f} GiB"
+    return f"{change_bytes / GIB:+.2f} GiB"
 
 
 def first_layers(plan: Plan, catalogue: Catalogue | None) -> Rounded:
     """The first so many layers with experts, whole, that come nearest to the plan's bytes (to its number of experts
     without a catalogue)."""
-    order = moe_layers(plan)
+    order = plan.moe_layers
     return min((_against(plan, order[:n], catalogue) for n in range(len(order) + 1)), key=_distance)
 
 
 def nearest_layers(plan: Plan, catalogue: Catalogue | None) -> Rounded:
     """Whole layers that come nearest to the plan's bytes, those with the most cold experts first."""
-    cold = {layer: len(plan.cold(layer)) for layer in moe_layers(plan)}
+    cold = {layer: len(plan.cold(layer)) for layer in plan.moe_layers}
     order = sorted((layer for layer in cold if cold[layer]), key=lambda layer: (-cold[layer], layer))
     return min((_against(plan, sorted(order[:n]), catalogue) for n in range(len(order) + 1)), key=_distance)
 
@@ -73,7 +73,7 @@ def _distance(rounded: Rounded) -> tuple[int, int]:
 def _against(plan: Plan, chosen: Collection[int], catalogue: Catalogue | None) -> Rounded:
     added: dict[int, int] = {}
     left: dict[int, int] = {}
-    for layer in moe_layers(plan):
+    for layer in plan.moe_layers:
         cold = len(plan.cold(layer))
         (added if layer in chosen else left)[layer] = plan.geometry.experts - cold if layer in chosen else cold
     extra = None if catalogue is None else _bytes(added, catalogue) - _bytes(left, catalogue)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from appliance.checkpoint.catalogue import Catalogue, TensorClass
 from appliance.plan.export.layers import nearest_layers
-from appliance.plan.export.outcome import Outcome, count, draft_count, impossible, is_exl3, moe_layers
+from appliance.plan.export.outcome import Outcome, impossible, is_exl3
 from appliance.plan.schema import Plan
+from appliance.units import count
 
 _EMBEDDINGS = frozenset({"token_embd.weight", "model.embed_tokens.weight", "embed.weight"})
 _NOTES = (
@@ -29,8 +30,8 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
     others = [name for name in plan.host.tensors if not _is_embedding(name, catalogue)]
     if others:
         why.append(f"tensors have other names in GGUF: {', '.join(others)} stays on the cards")
-    if draft_count(plan):
-        why.append(f"{count(draft_count(plan), 'expert')} of the draft model stay on the cards")
+    if plan.cold_draft_count:
+        why.append(f"{count(plan.cold_draft_count, 'expert')} of the draft model stay on the cards")
     exact = "the plan's cold layers are whole" if rounded.layers else "no expert is moved"
     exact += "; the token embedding is in host RAM in any case"
     return Outcome(
@@ -50,7 +51,7 @@ def _is_embedding(name: str, catalogue: Catalogue | None) -> bool:
 def _argv(plan: Plan, layers: tuple[int, ...]) -> tuple[str, ...]:
     if not layers:
         return ()
-    if layers == moe_layers(plan)[: len(layers)]:  # layers below the first with experts have nothing that would match
+    if layers == plan.moe_layers[: len(layers)]:  # layers below the first with experts have nothing that would match
         return ("--n-cpu-moe", str(layers[-1] + 1))
     numbers = "|".join(map(str, layers))
     return ("-ot", rf"blk\.({numbers})\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU")

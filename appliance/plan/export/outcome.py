@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from appliance.plan import ranges
 from appliance.plan.schema import Plan
 
 Verdict = Literal["exact", "approximate", "impossible"]
@@ -52,24 +51,9 @@ def is_exl3(plan: Plan) -> bool:
     return plan.geometry.codebook is not None or plan.geometry.bits_per_layer is not None
 
 
-def moe_layers(plan: Plan) -> tuple[int, ...]:
-    """The layers with routed experts, ascending."""
-    return ranges.parse(plan.geometry.moe_layers)
-
-
-def draft_count(plan: Plan) -> int:
-    """Experts of the draft model on the host, over all of its layers."""
-    return sum(len(ranges.parse(text)) for text in plan.host.draft_experts.values())
-
-
 def engram_argv(plan: Plan) -> tuple[str, ...]:
     """vLLM's own switch for Engram tables. Source: vllm/config/offload.py, `--engram-config`."""
     engram = plan.host.engram
     if engram is None:
         return ()
     return ("--engram-config", json.dumps({"cpu_offload": engram.mode == "pinned"}))
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun: 1 expert, 4,608 experts."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from appliance.checkpoint.catalogue import Catalogue
 from appliance.errors import PlanError
 from appliance.plan.export import exl3_command, ktransformers, llamacpp, residency, vllm_uva
-from appliance.plan.export.outcome import Outcome, moe_layers
+from appliance.plan.export.outcome import Outcome
 from appliance.plan.schema import Export, Plan
 
 EXL3_COMMAND = "exl3-command"
@@ -93,7 +93,7 @@ def _same_model(plan: Plan, catalogue: Catalogue) -> None:
     planned, there = plan.geometry, catalogue.geometry
     pairs = (
         ("layers", planned.layers, there.layers),
-        ("moe_layers", moe_layers(plan), there.moe_layers),
+        ("moe_layers", plan.moe_layers, there.moe_layers),
         ("experts", planned.experts, there.experts),
     )
     for key, said, found in pairs:

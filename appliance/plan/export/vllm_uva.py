@@ -12,8 +12,9 @@ from __future__ import annotations
 from appliance.checkpoint.catalogue import Catalogue
 from appliance.checkpoint.families.base import MARKERS
 from appliance.plan.export.layers import Rounded, first_layers, gib
-from appliance.plan.export.outcome import Outcome, count, draft_count, engram_argv, impossible
+from appliance.plan.export.outcome import Outcome, engram_argv, impossible
 from appliance.plan.schema import Plan
+from appliance.units import GIB, count
 
 PADDED = "gpt-oss"
 """The family with MXFP4 experts. Source: vllm/model_executor/layers/quantization/mxfp4.py rounds both of an expert's
@@ -61,8 +62,8 @@ def _missed(plan: Plan, catalogue: Catalogue | None) -> tuple[list[str], dict[st
         each = f" ({gib(size)} on each card)" if size else ""
         said.append(f"it moves nothing outside the layers: {', '.join(plan.host.tensors)} stays on the cards{each}")
         differs = {"card_bytes": size} if size else {}
-    if draft_count(plan):
-        said.append(f"{count(draft_count(plan), 'expert')} of the draft model stay on the cards")
+    if plan.cold_draft_count:
+        said.append(f"{count(plan.cold_draft_count, 'expert')} of the draft model stay on the cards")
     return said, differs
 
 
@@ -72,7 +73,7 @@ def _argv(plan: Plan, rounded: Rounded, catalogue: Catalogue) -> tuple[str, ...]
     parameters = [parameter for parameter in every if parameter.name.rpartition("_")[2] not in MARKERS]
     sizes = [parameter.rank_row_bytes(tp) * parameter.rows for parameter in parameters]
     budget = sum(sizes) - min(sizes) // 2
-    gib_text = f"{budget / 2**30:.9f}".rstrip("0").rstrip(".")
+    gib_text = f"{budget / GIB:.9f}".rstrip("0").rstrip(".")
     return ("--offload-backend", "uva", "--cpu-offload-gb", gib_text, "--cpu-offload-params", "experts")
 
 

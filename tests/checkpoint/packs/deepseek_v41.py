@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.checkpoint.packs.standard import bf16
 from tests.checkpoint.packs.writer import Shards, Spec, shard_name
 
 HIDDEN, INNER, EXPERTS, DRAFT_EXPERTS, LAYERS, DRAFTS = 5120, 2304, 384, 128, 40, 3
@@ -44,11 +45,6 @@ def fp4(name: str, outputs: int, inputs: int) -> list[Spec]:
         Spec(f"{name}.weight", "I8", (outputs, inputs // 2)),
         Spec(f"{name}.scale", "F8_E8M0", (outputs, inputs // 32)),
     ]
-
-
-def bf16(name: str, outputs: int, inputs: int) -> list[Spec]:
-    """As it is."""
-    return [Spec(f"{name}.weight", "BF16", (outputs, inputs))]
 
 
 def exl3(bits: int) -> Encode:
