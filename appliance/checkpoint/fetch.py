@@ -1,7 +1,9 @@
 """Fetches the files of a checkpoint into a folder, whole or not at all. Touches sockets, the folder, the clock.
 
 1. One fetch at a time has the folder. It stays with one origin; another revision replaces its files one by one.
-2. What is there already counts: files by the folder's record or by the sum that the source tells, parts by theirs.
+2. What is there already counts: files by the folder's record or by the sum that the source tells, parts by theirs. A
+   file whose size, time and inode are as recorded is not hashed again; one that was touched is, and fetched if it
+   differs.
 3. The space is checked before the first byte. A disk that becomes full ends the fetch; what came is kept.
 4. A file whose sum is wrong is kept as NAME.bad, and the other files go on.
 5. At the end the headers are read: a login page in place of a shard may come whole, and its sum be right.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -42,13 +45,15 @@ AT_ONCE = 4
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
     """A whole file. `told_by`: who told its sum beforehand; None when the sum is only what came. `how`: fetched,
-    resumed (a part was there), or kept (it was there)."""
+    resumed (a part was there), or kept (it was there). `hashed`: by this fetch; else only its size, time and inode were
+    compared with those of the fetch that hashed it."""
 
     name: str
     size_bytes: int
     sha256: str
     told_by: str | None
     how: str
+    hashed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,7 @@ class _Fetch:
     known: Provenance = field(init=False)
     _boot: str = field(default_factory=boot_id)
     _how: dict[str, str] = field(default_factory=dict)
+    _unhashed: set[str] = field(default_factory=set)
     _bad: list[str] = field(default_factory=list)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
@@ -145,8 +151,8 @@ class _Fetch:
         return tuple(self._told(file.name) for file in files)
 
     def _told(self, name: str) -> FetchedFile:
-        kept = self.known.files[name]
-        return FetchedFile(name, kept.size_bytes, kept.sha256, kept.told_by, self._how[name])
+        kept, hashed = self.known.files[name], name not in self._unhashed
+        return FetchedFile(name, kept.size_bytes, kept.sha256, kept.told_by, self._how[name], hashed)
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -172,23 +178,22 @@ class _Fetch:
         return found
 
     def _kept(self, file: RemoteFile, path: Path, known: Kept | None, report: Report) -> Kept | None:
-        whole = path.stat().st_size == file.size_bytes
-        if known is not None and whole and known.size_bytes == file.size_bytes and _unchanged(known, file):
+        status = path.stat()
+        same = known is not None and known.size_bytes == file.size_bytes and _unchanged(known, file)
+        ours = known.sha256 if known is not None and same else placed(path, file)
+        if known is not None and same and known.untouched(status):
             report(file.size_bytes)
+            self._unhashed.add(file.name)
             return replace(known, told_by=file.told_by, validator=file.validator)
-        digest = placed(path, file) if whole else None
-        if digest is not None:
-            report(file.size_bytes)
-        elif known is not None:
-            return None
-        elif whole and file.sha256 is not None:
-            digest = sha256_of(path, report)
-        if digest is None or file.sha256 not in (None, digest):
+        right = file.sha256 if ours is None and known is None else ours
+        if right is not None and status.st_size == file.size_bytes and _has_sum(path, right, report):
+            return _record(file, right, status)
+        if known is None and ours is None:
             raise CheckpointError(
                 f"{plain(path)} is there already, and nothing says that it is the file of {plain(self.listing.origin)}",
                 f"move it away: mv {typed(path)} {typed(f'{path}.old')}; or use another --to DIR",
             )
-        return Kept(file.size_bytes, digest, file.told_by, file.validator)
+        return None
 
     # -- what is fetched -------------------------------------------------------------------------------------
 
@@ -214,8 +219,8 @@ class _Fetch:
                     if file.sha256 not in (None, part.sum()):
                         self._set_aside(file, part, resumed)
                         return
-                    await in_thread(part.place)
-                    self._finish(file, part.sum(), "resumed" if resumed else "fetched")
+                    status = await in_thread(part.place)
+                    self._finish(_record(file, part.sum(), status), file.name, "resumed" if resumed else "fetched")
             except OSError as error:
                 raise became_full(error, plain(file.name), self.folder, self.tally.missing_bytes, self.free) from error
 
@@ -225,12 +230,11 @@ class _Fetch:
         why = "; its beginning was here before this run and may have been damaged here" if resumed else ""
         self._bad.append(f"{plain(file.name)}: {sums}; kept as {plain(bad.name)}{why}")
 
-    def _finish(self, file: RemoteFile, digest: str, how: str) -> None:
-        self._how[file.name] = how
-        kept = Kept(file.size_bytes, digest, file.told_by, file.validator)
-        self.known = self.known.having(file.name, kept, _now())
+    def _finish(self, kept: Kept, name: str, how: str) -> None:
+        self._how[name] = how
+        self.known = self.known.having(name, kept, _now())
         self.known.save(self.folder)
-        forget(self.folder / file.name)
+        forget(self.folder / name)
         self.tally.finished()
 
 
@@ -238,6 +242,25 @@ def _unchanged(known: Kept, file: RemoteFile) -> bool:
     """Whether the source still has the file that is here: by its sum, else by its validator; a server that tells
     neither is believed when the size is the same, or every run would fetch everything again."""
     return known.sha256 == file.sha256 if file.sha256 is not None else known.validator == file.validator
+
+
+def _has_sum(path: Path, digest: str, report: Report) -> bool:
+    """Hash a file; what was reported of one that differs is taken back, as it is still to be fetched."""
+    read = 0
+
+    def counted(count: int) -> None:
+        nonlocal read
+        read += count
+        report(count)
+
+    if sha256_of(path, counted) == digest:
+        return True
+    report(-read)
+    return False
+
+
+def _record(file: RemoteFile, digest: str, status: os.stat_result) -> Kept:
+    return Kept(file.size_bytes, digest, file.told_by, file.validator, status.st_mtime_ns, status.st_ino)
 
 
 def _now() -> str:

@@ -162,14 +162,16 @@ class PartFile:
         """SHA-256 of what is there."""
         return self._digest.hexdigest()
 
-    def place(self) -> None:
-        """Give the whole, checked file its name. Raises OSError."""
+    def place(self) -> os.stat_result:
+        """Give the whole, checked file its name; its status with all bytes on the disk. Raises OSError."""
         os.fsync(self._file.fileno())
+        status = os.fstat(self._file.fileno())
         self._file.close()
         self._record = replace(self._record, whole_sha256=self.sum())
         self._write_record()
         _beside(self.path, PART).replace(self.path)
         _sync_folder(self.path.parent)
+        return status
 
     def set_aside(self) -> Path:
         """Keep the bytes as NAME.bad, not to be continued. Raises OSError."""

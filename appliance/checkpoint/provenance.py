@@ -6,6 +6,7 @@ Both are replaced at once, after every file that is done, so that a kill leaves 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,12 +27,19 @@ _MOST_BYTES = 64 << 20
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A whole file. `told_by`: who said its sum beforehand, None when the sum is only ours, computed as it came;
-    `validator`: of the source, by which a later fetch sees that the source did not change."""
+    `validator`: of the source, by which a later fetch sees that the source did not change; `mtime_ns`, `inode`: as the
+    file had them when it was hashed, None in records of before they were kept."""
 
     size_bytes: int
     sha256: str
     told_by: str | None = None
     validator: str | None = None
+    mtime_ns: int | None = None
+    inode: int | None = None
+
+    def untouched(self, now: os.stat_result) -> bool:
+        """Whether size, time and inode are what they were when the file was hashed."""
+        return (self.size_bytes, self.mtime_ns, self.inode) == (now.st_size, now.st_mtime_ns, now.st_ino)
 
 
 @dataclass(frozen=True, slots=True)

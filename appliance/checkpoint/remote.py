@@ -3,6 +3,7 @@
 Rules:
 - One request a shard is the rule: the first range is sized by FirstSpan; only a longer header takes another.
 - A shard whose validator (the hub's hash, or an ETag by If-None-Match) is that of a kept header is not fetched.
+- All headers together have a limit: a server of many shards must not fill the memory of who asks.
 - A server that fails ends the reading; a shard that is missing or wrong does not, so that all of them are told.
 """
 
@@ -23,6 +24,9 @@ from appliance.checkpoint.local import SMALL_FILE_BYTES
 from appliance.checkpoint.sources import Remote
 from appliance.checkpoint.transport import CONCURRENCY, NotThereError, Transport, TransportError
 from appliance.errors import CheckpointError
+
+ALL_HEADERS_BYTES = 512 << 20
+"""The most that the headers of one checkpoint may take together: some 30 times those of 96,085 tensors (18 MB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class _Reading:
         self._places = asyncio.Semaphore(CONCURRENCY)
         self._first = FirstSpan({})
         self._done = 0
+        self._announced_bytes = 0
 
     async def small(self, name: str) -> bytes | None:
         """A small file; None when there is none."""
@@ -131,18 +136,20 @@ class _Reading:
             listed = self._remote.files.get(name)
             if listed is None:
                 raise NotThereError(f"{name}: not in the listing", REFETCH)
+        if (fault := self._too_long(name, 0)) is not None:
+            return fault
         place = self._remote.place + name
         kept = self._cache.find(place)
         if listed is not None:
             if kept is not None and (kept.validator, kept.size_bytes) == (listed.validator, listed.size_bytes):
-                return parse_header(name, kept.data, kept.size_bytes)
+                return self._kept_header(name, kept)
             kept = None
         fresh = await self._fetch(name, kept.validator if kept else None)
         if isinstance(fresh, Fault):
             return fresh
         if fresh is None:
             assert kept is not None
-            return parse_header(name, kept.data, kept.size_bytes)
+            return self._kept_header(name, kept)
         header = parse_header(name, fresh.data, fresh.size_bytes)
         if listed is not None and listed.size_bytes not in (None, fresh.size_bytes):
             said = f"{fresh.size_bytes:,} bytes on the server, {listed.size_bytes:,} in the hub's listing"
@@ -151,6 +158,19 @@ class _Reading:
         if validator and not header.faults:
             self._cache.keep(place, Kept(validator, fresh.size_bytes, fresh.data))
         return header
+
+    def _kept_header(self, name: str, kept: Kept) -> Header | Fault:
+        return self._too_long(name, len(kept.data)) or parse_header(name, kept.data, kept.size_bytes)
+
+    def _too_long(self, name: str, more_bytes: int) -> Fault | None:
+        """Count a header of `more_bytes`; a fault once all of them are over the limit, and then for every shard."""
+        self._announced_bytes += more_bytes
+        if self._announced_bytes <= ALL_HEADERS_BYTES:
+            return None
+        said = (
+            f"the headers up to this one take {self._announced_bytes:,} bytes together, more than {ALL_HEADERS_BYTES:,}"
+        )
+        return Fault(name, said, "do not use this source: no honest checkpoint has such headers")
 
     async def _fetch(self, name: str, unless: str | None) -> Kept | Fault | None:
         """The JSON of a header with the file's ETag ("" without one); None when the ETag is still `unless`."""
@@ -162,6 +182,8 @@ class _Reading:
         length = header_length(name, span.body, span.total_bytes)
         if isinstance(length, Fault):
             return length
+        if (fault := self._too_long(name, length)) is not None:
+            return fault
         data = span.body[LENGTH_BYTES : LENGTH_BYTES + length]
         if len(data) < length:
             rest = await self._transport.span(url, len(span.body), LENGTH_BYTES + length - 1)

@@ -5,6 +5,7 @@ Rules:
 - What a message shows of a URL is scheme, host, port and path: queries are signatures, user names are secrets.
 - `get` and `span` try again after connection errors, cut bodies, 429 and 5xx; `stream` leaves that to its caller, who
   knows how far it came.
+- From a request to the end of its response headers no more than ANSWER_S pass, whatever the server sends meanwhile.
 - A server that ignores a range is an error before its body is read: the body may be 300 GiB.
 """
 
@@ -48,6 +49,9 @@ SLOW_S = 60.0
 SLOWEST_BYTES_S = 1000.0
 """A body that after SLOW_S came no faster than this is given up: a server that sends a byte now and then is no faster
 than one that hangs, and keeps its reader for ever."""
+ANSWER_S = 60.0
+"""Over what `_TIMEOUT` allows a slow server for one read: many short ones (1xx answers, headers that drip) would each
+begin it again."""
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0, pool=None)
 _T = TypeVar("_T")
 
@@ -120,6 +124,7 @@ class Transport:
         self._token_variable = token_variable
         self._retries = retries
         self._sleep = sleep
+        self._places = asyncio.Semaphore(concurrency)
         self._client = httpx.AsyncClient(
             http2=False,
             follow_redirects=False,
@@ -238,18 +243,18 @@ class Transport:
             try:
                 return await once()
             except _BrokenError as error:
-                pause = self._pause_s(attempt, error)
+                pause = self._pause_s(attempt, error.retry_after)
                 if attempt >= self._retries or pause > LONGEST_PAUSE_S:
                     raise self._given_up(url, error, attempt + 1) from error
             attempt += 1
             await self._sleep(pause)
 
-    def _pause_s(self, attempt: int, error: _BrokenError) -> float:
-        return pause_s(attempt, error.retry_after, datetime.now(UTC), random.random())  # noqa: S311
+    def _pause_s(self, attempt: int, retry_after: str | None) -> float:
+        return pause_s(attempt, retry_after, datetime.now(UTC), random.random())  # noqa: S311
 
     def _given_up(self, url: str, error: _BrokenError, tries: int) -> TransportError:
         often = "" if tries == 1 else f", {tries} times"
-        pause = self._pause_s(0, error)
+        pause = self._pause_s(0, error.retry_after)
         later = f"try again in {pause:,.0f} s" if error.retry_after else "try again; curl -I the URL shows what answers"
         return TransportError(f"{shown_url(url)}: {error.reason}{often}", later, pause)
 
@@ -264,7 +269,7 @@ class Transport:
                 if self._token is not None and _origin(here) == home:
                     sent["Authorization"] = f"Bearer {self._token}"
                 self.requests += 1
-                async with self._client.stream("GET", here, headers=sent) as answer:
+                async with self._answer(here, sent) as answer:
                     if answer.status_code not in MOVED:
                         yield answer
                         return
@@ -283,6 +288,24 @@ class Transport:
             raise _BrokenError(f"the connection failed ({type(error).__name__})") from error
         except httpx.DecodingError as error:
             raise _BrokenError("the body is damaged (compression)") from error
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, url: httpx.URL, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
+        """The answer to one GET. The wait for a connection is not the server's, and not timed.
+
+        Raises TransportError at once, not _BrokenError: a server that sends so long without an answer is no busy one.
+        """
+        async with self._places, contextlib.AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    answer = await held.enter_async_context(self._client.stream("GET", url, headers=headers))
+            except TimeoutError as error:
+                raise TransportError(
+                    f"{shown_url(str(url))}: the server did not finish its response headers within {ANSWER_S:g} s",
+                    "try again; curl -I the URL shows what answers",
+                    self._pause_s(0, None),
+                ) from error
+            yield answer
 
     async def _drain(self, answer: httpx.Response) -> None:
         """Read a redirect's small body, so that its connection is used again; a long one costs the connection."""

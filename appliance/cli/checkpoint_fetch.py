@@ -74,12 +74,14 @@ def verify_verb(
 
 
 def _fetched_lines(done: Fetched) -> list[str]:
-    told, ours = _by_teller(done.files)
+    hashed = [file for file in done.files if file.hashed]
+    told, ours = _by_teller(hashed)
     at = f" at {plain(done.revision)}" if done.revision else ""
+    unhashed = len(done.files) - len(hashed)
     rate = f" ({done.received_bytes / done.seconds / 1e6:,.0f} MB/s)" if done.received_bytes and done.seconds else ""
     lines = [
-        f"{plain(done.folder)}: {len(done.files)} files, {gib(done.total_bytes)}, whole, "
-        f"from {plain(done.origin)}{at}.",
+        f"{plain(done.folder)}: {len(done.files)} files, {gib(done.total_bytes)}, "
+        f"{'all there' if unhashed else 'whole'}, from {plain(done.origin)}{at}.",
         f"{gib(done.received_bytes)} came in {duration(done.seconds)}{rate}.",
     ]
     if told:
@@ -87,6 +89,10 @@ def _fetched_lines(done: Fetched) -> list[str]:
         lines.append(f"SHA-256 as the source tells it ({tellers}): {len(told)} files.")
     if ours:
         lines.append(f"SHA-256 only ours, of what came, as nobody told one: {_names(ours)}.")
+    if unhashed:
+        lines.append(
+            f"Not hashed again: {unhashed} files, whose size, time and inode are as when they were fetched and hashed."
+        )
     return [*lines, f"To check it again: moe-appliance checkpoint verify {typed(done.folder)}"]
 
 
@@ -110,6 +116,7 @@ def _fetched_json(done: Fetched) -> dict[str, Any]:
         "seconds": round(done.seconds, 3),
         "sums_told_by_source": len(told),
         "sums_only_ours": len(ours),
+        "not_hashed_again": sum(not file.hashed for file in done.files),
         "files": [asdict(file) for file in done.files],
     }
 

@@ -104,6 +104,24 @@ def test_the_summary_tells_whose_sums_they_are(tmp_path: Path) -> None:
     )
 
 
+def test_the_summary_claims_no_check_that_was_not_made(tmp_path: Path) -> None:
+    files = checkpoint()
+    with FileServer(files | {"SHA256SUMS": sums(files)}) as server:
+        asyncio.run(fetched(server.url, tmp_path))
+        _code, out, _err = finish(start("fetch", server.url, "--to", str(tmp_path)))
+        _code, said, _err = finish(start("fetch", server.url, "--to", str(tmp_path), "--json"))
+        (tmp_path / SECOND).write_bytes(files[SECOND][:-1] + b"\0")
+        _code, mended, _err = finish(start("fetch", server.url, "--to", str(tmp_path)))
+
+    assert "Not hashed again: 6 files" in out
+    assert "SHA-256" not in out
+    assert ", whole, " not in out
+    assert json.loads(said)["not_hashed_again"] == 6
+    assert "SHA-256 as the source tells it (SHA256SUMS): 1 files." in mended
+    assert "Not hashed again: 5 files" in mended
+    assert (tmp_path / SECOND).read_bytes() == files[SECOND]
+
+
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A tmpfs of this size on a new folder; skips where nothing may be mounted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.checkpoint.families import FAMILIES, Family, Unfit, find, flat
@@ -163,6 +163,7 @@ def test_a_name_that_no_table_has_is_nobodys(pack: str, name: str) -> None:
     assert family(pack).place(name) is None
 
 
+@settings(deadline=None)
 @given(name=st.text(max_size=80), shape=st.lists(st.integers(0, 500), max_size=4))
 @pytest.mark.parametrize("pack", ["released", "glm-4.5", "gpt-oss", "gpt-oss.gguf"])
 def test_no_name_breaks_a_family(pack: str, name: str, shape: list[int]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from appliance.checkpoint import provenance
+from appliance.checkpoint.progress import Progress
+from appliance.checkpoint.space import RESERVE_BYTES
 from appliance.errors import CheckpointError
 from tests.checkpoint.fetching import (
     FIRST,
@@ -26,6 +29,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("synced")]
 
 GGUF = b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
 """A whole GGUF file without tensors."""
+
+
+def damage(path: Path) -> None:
+    """Change one bit and nothing of its length, at another time than the file was written."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    written_ns = path.stat().st_mtime_ns
+    path.write_bytes(data)
+    os.utime(path, ns=(written_ns + 1, written_ns + 1))
 
 
 def check_sums(folder: Path) -> None:
@@ -78,6 +90,62 @@ async def test_a_second_fetch_of_the_same_asks_for_no_body(tmp_path: Path) -> No
         assert done.received_bytes == 0
         asked = [seen for seen in server.seen[before:] if seen.status != 404 and "index" not in seen.path]
         assert all(seen.sent_bytes <= 1 for seen in asked)
+
+
+async def test_a_finished_file_that_nobody_touched_is_not_hashed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = checkpoint()
+    with FileServer(files | {"SHA256SUMS": sums(files)}) as server:
+        first = await fetched(server.url, tmp_path)
+        monkeypatch.setattr("appliance.checkpoint.fetch.sha256_of", None)
+        second = await fetched(server.url, tmp_path)
+
+    assert all(file.hashed for file in first.files)
+    assert not any(file.hashed for file in second.files)
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_finished_file_that_was_damaged_here_is_fetched_anew(tmp_path: Path, told: bool) -> None:
+    files = checkpoint()
+    with FileServer(files | ({"SHA256SUMS": sums(files)} if told else {})) as server:
+        await fetched(server.url, tmp_path)
+        damage(tmp_path / FIRST)
+        needed = len(files[FIRST]) + RESERVE_BYTES
+        with pytest.raises(CheckpointError, match="free on"):
+            await fetched(server.url, tmp_path, free=lambda _folder: needed - 1)
+        steps: list[Progress] = []
+        done = await fetched(server.url, tmp_path, on_progress=steps.append, free=lambda _folder: needed)
+
+    assert (tmp_path / FIRST).read_bytes() == files[FIRST]
+    assert {file.name: file.how for file in done.files if file.hashed} == {FIRST: "fetched"}
+    assert done.received_bytes == len(files[FIRST])
+    assert (steps[-1].done_bytes, steps[-1].files_done) == (done.total_bytes, len(files))
+
+
+@pytest.mark.parametrize("change", ["time", "inode", "record of before"])
+async def test_a_finished_file_that_was_touched_is_hashed_once_and_kept(tmp_path: Path, change: str) -> None:
+    files = checkpoint()
+    with FileServer(files) as server:
+        await fetched(server.url, tmp_path)
+        if change == "time":
+            os.utime(tmp_path / FIRST, ns=(1, 1))
+        elif change == "inode":
+            before = (tmp_path / FIRST).stat()
+            (tmp_path / "copy").write_bytes(files[FIRST])
+            os.utime(tmp_path / "copy", ns=(before.st_atime_ns, before.st_mtime_ns))
+            (tmp_path / "copy").replace(tmp_path / FIRST)
+        else:
+            record = tmp_path / ".moe-appliance-origin.json"
+            said = json.loads(record.read_text())
+            del said["files"][FIRST]["mtime_ns"], said["files"][FIRST]["inode"]
+            record.write_text(json.dumps(said))
+        second = await fetched(server.url, tmp_path)
+        third = await fetched(server.url, tmp_path)
+
+    assert {file.name: file.how for file in second.files if file.hashed} == {FIRST: "kept"}
+    assert second.received_bytes == 0
+    assert not any(file.hashed for file in third.files)
 
 
 async def test_one_file_of_weights_is_fetched_by_its_address(tmp_path: Path) -> None:

@@ -145,6 +145,24 @@ async def test_a_kill_between_the_rename_and_the_record_loses_nothing(tmp_path: 
     assert sha(files[FIRST]) in (tmp_path / "SHA256SUMS").read_text()
 
 
+async def test_a_file_damaged_between_its_rename_and_the_record_is_fetched_anew(tmp_path: Path) -> None:
+    files = checkpoint()
+    with FileServer(files) as server:
+        with pytest.MonkeyPatch.context() as patch:
+
+            def killed(*_arguments: object) -> None:
+                raise RuntimeError
+
+            patch.setattr("appliance.checkpoint.fetch._Fetch._finish", killed)
+            with pytest.raises(ExceptionGroup):
+                await fetched(f"{server.url}/{FIRST}", tmp_path)
+        flip(tmp_path / FIRST, 12_345)
+        done = await fetched(f"{server.url}/{FIRST}", tmp_path)
+
+    assert {file.how for file in done.files} == {"fetched"}
+    assert (tmp_path / FIRST).read_bytes() == files[FIRST]
+
+
 async def test_a_new_revision_that_is_interrupted_goes_on_later(tmp_path: Path) -> None:
     files = checkpoint()
     with FileServer(files) as server:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from appliance.checkpoint import gguf_headers
 from appliance.checkpoint.read import read
 from appliance.checkpoint.sources import Folder, Url, source_of
 from appliance.checkpoint.tensors import Checkpoint, Format
@@ -219,7 +218,7 @@ def test_without_the_package_the_remedy_is_to_install_it(tmp_path: Path, monkeyp
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
-    monkeypatch.setattr(gguf_headers.sys, "executable", str(bare))
+    monkeypatch.setattr(sys, "executable", str(bare))
 
     with pytest.raises(CheckpointError, match="needs the package gguf") as caught:
         shown(path)

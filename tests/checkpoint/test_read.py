@@ -319,6 +319,32 @@ def test_headers_that_were_seen_are_not_fetched_again(server: RangeServer, tmp_p
     assert [seen.status for seen in server.of(".safetensors")] == [206] * 3 + [304] * 3
 
 
+def test_headers_that_together_are_too_long_are_refused_naming_the_shard(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = HeaderCache(tmp_path / "cache")
+    found, _fetched = fetched_from(server.url, cache)
+    total = sum(shard.header_bytes for shard in found.shards)
+    monkeypatch.setattr("appliance.checkpoint.remote.ALL_HEADERS_BYTES", total)
+    fetched_from(server.url)
+    monkeypatch.setattr("appliance.checkpoint.remote.ALL_HEADERS_BYTES", total // 2)
+    for kept in (NO_CACHE, cache):
+        with pytest.raises(
+            CheckpointError, match=r"model-0000\d-of-00003\.safetensors: the headers up to this one take"
+        ):
+            fetched_from(server.url, kept)
+
+
+def test_after_too_long_headers_no_more_shards_are_asked_for(
+    folder: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.checkpoint.remote.ALL_HEADERS_BYTES", 1)
+    monkeypatch.setattr("appliance.checkpoint.remote.CONCURRENCY", 1)
+
+    assert "3 faults" in refused(server.url)
+    assert sum(seen.path.endswith(".safetensors") for seen in server.seen) == 1
+
+
 def test_a_file_that_changed_on_the_server_is_fetched_again(server: RangeServer, folder: Path, tmp_path: Path) -> None:
     cache = HeaderCache(tmp_path / "cache")
     fetched_from(server.url, cache)

@@ -263,7 +263,7 @@ def glm45(air: bool = False) -> Pack:
     config = dict(GLM_AIR if air else GLM)
 
     def attend(stem: str) -> list[Spec]:
-        return grouped_query(stem, config, bf16, bias="qkv", norms=config["use_qk_norm"])
+        return grouped_query(stem, config, bf16, bias="qkv", norms=bool(config["use_qk_norm"]))
 
     return spread(_after_dense(config, attend, bf16, correction=True), 47 if air else 93), config
 
