@@ -153,7 +153,7 @@ class Daemon:
     def _supervisor(self) -> EngineSupervisor:
         paths = self.paths
         adapter = adapter_of(self.config, paths.state_dir)
-        examiner = Examiner(self.config, paths, adapter, os.environ)
+        examiner = Examiner(self.config, paths, adapter, os.environ, saves_plans=True)
         return EngineSupervisor(adapter, self.board, paths.state_dir, paths.runtime_dir, examiner.examine, self._log)
 
     def _gateway_settings(self) -> GatewaySettings:

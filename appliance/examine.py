@@ -25,12 +25,12 @@ from appliance.box.report import Preflight
 from appliance.config import Config, Paths, listen_address
 from appliance.engine.adapter import Adapter
 from appliance.engine.planned import beyond_validated, planned
-from appliance.engine.settings import CommandSettings, ExternalSettings
+from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
 from appliance.engine.supervisor import Examined
 from appliance.plan.check import PLAN_IDS
 from appliance.plan.inspect_child import inspected
-from appliance.plan.inspection import Inspection
-from appliance.plan.memory import of_box
+from appliance.plan.inspection import Inspection, Question
+from appliance.plan.memory import of_box as memory_of
 from gateway.state import EngineProfile, Finding
 
 ROOT = "/"
@@ -41,7 +41,9 @@ FINDING_IDS = IDS | PLAN_IDS
 
 @dataclass(slots=True)
 class Examiner:
-    """One box. `environ`: for the children that ask the driver. `inspection`: what the last look found of the plan."""
+    """One box. `environ`: for the children that ask the driver. `saves_plans`: a plan that is made is kept. `of_box`:
+    somebody asks about the box itself, so that with cards in it nothing is said of the demo's engine.
+    `inspection`: what the last look found of the plan."""
 
     config: Config
     paths: Paths
@@ -49,6 +51,8 @@ class Examiner:
     environ: Mapping[str, str]
     root: Path = field(default_factory=lambda: Path(ROOT))
     own_pids: frozenset[int] = frozenset()
+    saves_plans: bool = False
+    of_box: bool = False
     inspection: Inspection = field(default_factory=Inspection)
 
     @property
@@ -90,8 +94,15 @@ class Examiner:
         report = facts.gpus if facts.gpus is not None else GpuReport(Outcome.NO_DRIVER)
         visible = self._visible()
         cards = seen_of(report.gpus, visible)[: self.config.preflight.gpus or None]
-        memory = of_box(replace(report, gpus=cards), facts.host)
-        self.inspection = found = inspected(self.config.plan, memory, self.environ)
+        wanted = self.config.preflight.gpus or None
+        question = Question(
+            self.config.plan,
+            memory_of(replace(report, gpus=cards), facts.host),
+            cards=wanted,
+            whole=report.outcome is Outcome.OK and (wanted is not None or not report.lost),
+            save=self.saves_plans,
+        )
+        self.inspection = found = inspected(question, self.environ)
         gpus = self.config.preflight.gpus or found.needs.gpus
         needs = replace(found.needs, gpus=gpus, own_pids=self._own_pids(report), visible=visible)
         return Wants(needs, found.findings + self._whatever_the_cards(facts))
@@ -116,4 +127,8 @@ class Examiner:
         profile = self.profile
         streams = admission_streams(self.config.admission.streams, profile.streams, declared=declared)
         cap = beyond_validated(profile.streams, self.inspection.profile)
-        return kept(listen_plain(facts), streams, cap) + self.adapter.findings(facts)
+        found = kept(listen_plain(facts), streams, cap)
+        demo = isinstance(self.config.engine, EmbeddedSettings)
+        if demo and self.of_box and facts.gpus is not None and facts.gpus.gpus:
+            return found
+        return found + self.adapter.findings(facts)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -107,6 +108,9 @@ def _cached(examiner: Examiner) -> Preflight:
         raise MoeError(
             f"{error.filename}: cannot be read: {error.strerror}", "sudo, or: moe-appliance preflight"
         ) from error
+    if seen is None and not state_dir.exists():
+        remedy = f"mkdir -p {quote(str(state_dir))}; moe-appliance preflight   or set state_dir in the configuration"
+        raise MoeError(f"there is no state folder {state_dir}, so that nothing is kept", remedy)
     if seen is None:
         raise MoeError(f"nobody has looked since the boot, by {state_dir}", "moe-appliance preflight")
     return seen
@@ -121,7 +125,7 @@ def _examiner(box: Box, plan: Path | None, root: Path) -> Examiner:
         config = config.model_copy(update={"plan": config.plan.model_copy(update={"file": plan.absolute()})})
     own_pids = family(root, running) if running is not None else frozenset[int]()
     adapter = adapter_of(config, box.paths.state_dir)
-    return Examiner(config, box.paths, adapter, box.environ, root, own_pids)
+    return Examiner(config, box.paths, adapter, box.environ, root, own_pids, of_box=True)
 
 
 def _plan_id(examiner: Examiner) -> str:

@@ -1,6 +1,6 @@
-"""`python -m appliance.plan.inspect_child SETTINGS MEMORY`: prints an Inspection as JSON.
+"""`python -m appliance.plan.inspect_child QUESTION`: prints an Inspection as JSON.
 
-Both arguments are JSON and hold no secret. A process of its own, so that a file system that does not answer holds up
+The argument is JSON and holds no secret. A process of its own, so that a file system that does not answer holds up
 nobody, and the memory of 190,000 tensors goes back to the machine.
 """
 
@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from appliance.box.child import OneChild
-from appliance.plan.inspection import INSPECTION, MEMORY, Inspection, inspect
-from appliance.plan.memory import BoxMemory
+from appliance.plan.inspection import INSPECTION, QUESTION, Inspection, Question, inspect
 from appliance.plan.settings import PlanSettings
 from appliance.printable import printable
 from gateway.state import Finding, Severity
@@ -24,14 +23,15 @@ DEADLINE_S = 60.0
 _CHILD = OneChild()
 
 
-def inspected(settings: PlanSettings, memory: BoxMemory, environ: Mapping[str, str]) -> Inspection:
+def inspected(question: Question, environ: Mapping[str, str]) -> Inspection:
     """What `inspect` says, asked in a child for `DEADLINE_S` at most."""
+    settings = question.settings
     if settings.file is None:
         return Inspection()
-    arguments = (settings.model_dump_json(), MEMORY.dump_json(memory).decode())
+    asked = QUESTION.dump_json(question).decode()
     try:
         # -P: what lies in the folder that somebody stands in is none of our modules.
-        argv = (sys.executable, "-P", "-m", "appliance.plan.inspect_child", *arguments)
+        argv = (sys.executable, "-P", "-m", "appliance.plan.inspect_child", asked)
         answer = _CHILD.ask(argv, environ, DEADLINE_S)
     except OSError as error:
         return Inspection((_silent(settings, f"no process could be started: {error.strerror}"),))
@@ -60,8 +60,7 @@ def _silent(settings: PlanSettings, observed: str) -> Finding:
 def main(argv: list[str]) -> int:
     """Exit code 0 with an answer; anything else is a bug or a lack of memory."""
     signal.alarm(int(DEADLINE_S) + 1)  # whoever asked may be gone
-    settings = PlanSettings.model_validate_json(argv[0])
-    found = inspect(settings, MEMORY.validate_json(argv[1]), os.environ)
+    found = inspect(QUESTION.validate_json(argv[0]), os.environ)
     sys.stdout.buffer.write(INSPECTION.dump_json(found))
     return 0
 

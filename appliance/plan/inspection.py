@@ -30,7 +30,7 @@ from appliance.plan.planner import plan_for
 from appliance.plan.request import Request, model_of
 from appliance.plan.schema import Plan, Targets
 from appliance.plan.settings import PlanSettings
-from appliance.units import GIB
+from appliance.units import GIB, count
 from gateway.state import EngineProfile, Finding, PlanState, Severity
 
 
@@ -46,27 +46,48 @@ class Inspection:
 
 
 INSPECTION = TypeAdapter(Inspection)
-MEMORY = TypeAdapter(BoxMemory)
 
 
-def inspect(settings: PlanSettings, memory: BoxMemory, environ: Mapping[str, str]) -> Inspection:
-    """Check the plan of `settings` against its checkpoint and `memory`; make it first where that is asked for."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to inspect. `memory`: of the cards that the engine uses, and of the nodes. `cards`: how many of them there
+    should be; None = nobody says. `whole`: all cards answer. `save`: a plan that is made is kept: only the daemon does
+    that, others look at what it would make."""
+
+    settings: PlanSettings
+    memory: BoxMemory
+    cards: int | None = None
+    whole: bool = True
+    save: bool = False
+
+
+QUESTION = TypeAdapter(Question)
+
+
+def inspect(question: Question, environ: Mapping[str, str]) -> Inspection:
+    """Check the plan against its checkpoint and the box; make it first where that is asked for."""
+    settings, memory = question.settings, question.memory
     if settings.file is None:
         return Inspection()
     made = settings.make and not settings.file.exists()
+    there = len(memory.vram_bytes)
+    if made and (not question.whole or there < (question.cards or 1)):
+        return Inspection((_not_made(question),), None, Needs(gpus=question.cards or 1))
     try:
         checkpoint = _checkpoint(settings, environ)
     except CheckpointError as error:
         return Inspection((_failed("plan.checkpoint", "The checkpoint cannot be used", error),))
     try:
-        plan = _made(settings, checkpoint, memory) if made else planfile.load(settings.file)
+        plan = _made(question, checkpoint) if made else planfile.load(settings.file)
+        others = _other_number(plan, question)
         if checkpoint is None:
-            return Inspection((_unchecked(settings.file),), None, _needs(plan), _profile(plan))
+            return Inspection((_unchecked(settings.file), *others), None, _needs(plan), _profile(plan))
         checked = check(plan, checkpoint, catalogue_of(checkpoint), memory)
     except PlanError as error:
         return Inspection((_failed("plan.file", "The plan cannot be used", error),))
     needs = _needs(plan, checked)
-    return Inspection(checked.findings, checked.to_state(str(settings.file), made), needs, _profile(plan))
+    findings = (*checked.findings, *others)
+    return Inspection(findings, checked.to_state(str(settings.file), made), needs, _profile(plan))
 
 
 def _checkpoint(settings: PlanSettings, environ: Mapping[str, str]) -> Checkpoint | None:
@@ -75,13 +96,12 @@ def _checkpoint(settings: PlanSettings, environ: Mapping[str, str]) -> Checkpoin
     return read(source_of(str(settings.checkpoint)), environ=environ)
 
 
-def _made(settings: PlanSettings, checkpoint: Checkpoint | None, memory: BoxMemory) -> Plan:
-    """A plan for all cards of this box, saved. Raises PlanError."""
+def _made(question: Question, checkpoint: Checkpoint | None) -> Plan:
+    """A plan for the cards that the engine uses. Raises PlanError."""
+    settings, memory = question.settings, question.memory
     assert settings.file is not None
     assert settings.checkpoint is not None, "PlanSettings sees to it"
     assert checkpoint is not None
-    if not memory.vram_bytes:
-        raise PlanError("no plan can be made: this box shows no card", "moe-appliance preflight")
     request = Request(
         vram_bytes=min(memory.vram_bytes),
         tp=len(memory.vram_bytes),
@@ -91,8 +111,40 @@ def _made(settings: PlanSettings, checkpoint: Checkpoint | None, memory: BoxMemo
     )
     plan = plan_for(catalogue_of(checkpoint), model_of(checkpoint, settings.checkpoint.name), request)
     plan = planfile.stamped(plan)
-    planfile.save(plan, settings.file)
+    if question.save:
+        planfile.save(plan, settings.file)
     return plan
+
+
+def _not_made(question: Question) -> Finding:
+    """A plan for the cards that happen to answer would stay when the others come back."""
+    there = len(question.memory.vram_bytes)
+    return Finding(
+        id="plan.file",
+        severity=Severity.FAIL,
+        title="The plan is not made while cards are missing",
+        observed=f"{count(there, 'card')} to plan for",
+        required="all cards that the engine uses" if question.cards is None else count(question.cards, "card"),
+        remedy="moe-appliance preflight",
+        depends_on="gpu.count",
+    )
+
+
+def _other_number(plan: Plan, question: Question) -> tuple[Finding, ...]:
+    wanted = plan.topology.tp * plan.topology.ep
+    if question.cards in (None, wanted):
+        return ()
+    return (
+        Finding(
+            id="plan.gpus",
+            severity=Severity.FAIL,
+            title="The plan is for another number of cards than [preflight] gpus",
+            observed=f"the plan: {count(wanted, 'card')}",
+            required=f"[preflight] gpus: {count(question.cards or 0, 'card')}",
+            remedy=f"leave [preflight] gpus out, or make a plan for {question.cards}: moe-appliance plan make --gpus "
+            f"{question.cards}",
+        ),
+    )
 
 
 def _profile(plan: Plan) -> EngineProfile | None:

@@ -21,6 +21,8 @@ from appliance.errors import ConfigError
 from appliance.examine import FINDING_IDS, Examiner
 from appliance.plan import inspect_child, planfile
 from appliance.plan.check import PLAN_IDS
+from appliance.plan.inspection import Question
+from appliance.plan.memory import BoxMemory
 from appliance.plan.schema import Plan, Targets
 from gateway.state import Finding, Severity
 from gateway.status_findings import arranged
@@ -44,7 +46,8 @@ def examiner(tmp_path: Path, toml: str, setup: Setup | None = None) -> Examiner:
     furnish(fake.root)
     config, paths = configured(tmp_path, toml)
     paths.state_dir.mkdir(exist_ok=True)
-    return Examiner(config, paths, adapter_of(config, paths.state_dir), fake.environ(), fake.root)
+    adapter = adapter_of(config, paths.state_dir)
+    return Examiner(config, paths, adapter, fake.environ(), fake.root, saves_plans=True)
 
 
 def with_plan(plan: Path, checkpoint: Path | None = None, more: str = "") -> str:
@@ -69,7 +72,7 @@ def test_a_plan_that_fits_refuses_nothing_and_says_so(tmp_path: Path, pack_folde
     assert failed(seen.findings) == []
     assert seen.plan is not None
     assert seen.plan.fits
-    assert re.fullmatch(r"fits: \d+\.\d GiB a card left for KV", seen.plan.verdict)
+    assert re.fullmatch(r"fits: ~\d+\.\d GiB a card left for KV", seen.plan.verdict)
     assert [bar.id for bar in seen.plan.bars] == ["gpu0", "gpu1", "node0"]
     assert seen.plan.bars[0].capacity_bytes == 97_887 * 1024**2
     assert (seen.plan.cold_experts, seen.plan.experts, seen.plan.made) == (4608, 15360, False)
@@ -77,7 +80,7 @@ def test_a_plan_that_fits_refuses_nothing_and_says_so(tmp_path: Path, pack_folde
 
 def test_a_plan_that_does_not_fit_is_one_line(tmp_path: Path, pack_folder: PackFolder) -> None:
     seen = examiner(tmp_path, with_plan(too_large(tmp_path), pack_folder("study"))).examine()
-    assert failed(seen.findings) == ["plan.fits", "vram.total"]
+    assert failed(seen.findings) == ["vram.total", "plan.fits"]
     (row,) = [row for row in arranged(seen.findings) if row.severity is Severity.FAIL]
     assert (row.id, [child.id for child in row.folded]) == ("plan.fits", ["vram.total"])
     assert "moe-appliance plan make --checkpoint" in row.remedy
@@ -108,8 +111,51 @@ def test_a_plan_is_not_made_unless_that_is_said(tmp_path: Path, pack_folder: Pac
 def test_no_plan_is_made_for_a_box_without_cards(tmp_path: Path, pack_folder: PackFolder) -> None:
     toml = with_plan(tmp_path / "made.json", pack_folder("study"), "make = true\n")
     seen = examiner(tmp_path, toml, scenarios.NO_DRIVER).examine()
+    (row,) = [row for row in arranged(seen.findings) if row.severity is Severity.FAIL]
+    assert (row.id, [child.id for child in row.folded]) == ("nvml.load", ["plan.file"])
+    assert not (tmp_path / "made.json").exists()
+
+
+@pytest.mark.parametrize("gpus", ["", "[preflight]\ngpus = 2\n"])
+def test_no_plan_is_made_for_the_cards_that_happen_to_answer(
+    tmp_path: Path, pack_folder: PackFolder, gpus: str
+) -> None:
+    # given a box with one of its two cards lost
+    toml = with_plan(tmp_path / "made.json", pack_folder("study"), "make = true\n" + gpus)
+    looked = examiner(tmp_path, toml, scenarios.ONE_LOST)
+    seen = looked.examine()
     assert "plan.file" in failed(seen.findings)
     assert not (tmp_path / "made.json").exists()
+    assert [row.id for row in arranged(seen.findings) if row.id == "plan.file"] == []
+    # when it is back
+    FakeNvml(tmp_path, scenarios.TWO_GOOD)
+    furnish(looked.root)
+    assert failed(looked.examine().findings) == []
+    assert planfile.load(tmp_path / "made.json").topology.tp == 2
+
+
+def test_somebody_who_only_looks_saves_no_plan(tmp_path: Path, pack_folder: PackFolder) -> None:
+    looked = examiner(tmp_path, with_plan(tmp_path / "made.json", pack_folder("study"), "make = true\n"))
+    seen = replace(looked, saves_plans=False).examine()
+    assert seen.plan is not None
+    assert seen.plan.made
+    assert not (tmp_path / "made.json").exists()
+
+
+@pytest.mark.parametrize("setup", [scenarios.ONE_MISSING, scenarios.ONE_CARD, scenarios.MISMATCH, scenarios.NO_DRIVER])
+def test_missing_cards_are_one_line_with_a_plan_too(tmp_path: Path, pack_folder: PackFolder, setup: Setup) -> None:
+    seen = examiner(tmp_path, with_plan(STUDY, pack_folder("study")), setup).examine()
+    rows = [row for row in arranged(seen.findings) if row.severity is Severity.FAIL]
+    assert len(rows) == 1
+    assert rows[0].id in ("gpu.lost", "gpu.count", "nvml.mismatch", "nvml.load")
+    assert "plan.tp" in [child.id for child in rows[0].folded]
+
+
+def test_a_plan_for_another_number_of_cards_than_the_configuration_says(
+    tmp_path: Path, pack_folder: PackFolder
+) -> None:
+    toml = with_plan(STUDY, pack_folder("study"), "[preflight]\ngpus = 1\n")
+    assert "plan.gpus" in failed(examiner(tmp_path, toml).examine().findings)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +234,7 @@ def test_a_force_about_bytes_holds_for_one_plan_only(tmp_path: Path, pack_folder
     larger = plan.model_copy(update={"targets": Targets(kv_bytes=65 << 30)})
     planfile.save(larger, file, overwrite=True)
     # then it fails again
-    assert failed(looked.examine().findings) == ["plan.fits", "vram.total"]
+    assert failed(looked.examine().findings) == ["vram.total", "plan.fits"]
 
 
 def test_what_can_be_forced_is_what_can_be_found() -> None:
@@ -209,7 +255,7 @@ def test_a_checkpoint_that_does_not_answer_costs_its_deadline(tmp_path: Path, mo
 def test_a_check_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect_child.sys, "executable", "/bin/false")
     settings = configured(tmp_path, with_plan(STUDY, tmp_path))[0].plan
-    found = inspect_child.inspected(settings, inspect_child.BoxMemory(()), {})
+    found = inspect_child.inspected(Question(settings, BoxMemory(())), {})
     assert [finding.id for finding in found.findings] == ["plan.checkpoint"]
     assert "ended with 1" in found.findings[0].observed
 
@@ -250,7 +296,7 @@ def test_modules_that_lie_in_the_current_folder_are_not_run(tmp_path: Path) -> N
     put(tmp_path, {"here/pydantic.py": f"open({str(tmp_path / 'run')!r}, 'w')"})
     settings = configured(tmp_path, with_plan(STUDY, tmp_path))[0].plan
     with contextlib.chdir(tmp_path / "here"):
-        inspect_child.inspected(settings, inspect_child.BoxMemory(()), os.environ)
+        inspect_child.inspected(Question(settings, BoxMemory(())), os.environ)
     assert not (tmp_path / "run").exists()
 
 

@@ -191,6 +191,7 @@ def test_it_works_without_a_state_folder_and_leaves_none_behind(tmp_path: Path) 
     (run.home / "state").rmdir()
     assert run.ids(code=0) == {}
     assert list(run.home.iterdir()) == []
+    assert "there is no state folder" in run("--cached", code=1)
 
 
 def test_a_state_folder_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
@@ -202,6 +203,14 @@ def test_a_state_folder_that_cannot_be_written_is_a_note(tmp_path: Path) -> None
 
 def test_a_plan_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "there is no plan file" in Run(tmp_path).here("--plan", "plan.json", code=1)
+
+
+def test_a_box_with_cards_is_not_told_to_install_the_demos_engine(tmp_path: Path) -> None:
+    run = Run(tmp_path, gpus=0)
+    shadow = tmp_path / "shadow"
+    put(shadow, {"sitecustomize.py": "import sys; sys.modules['xllamacpp'] = None\n"})
+    run.environ["PYTHONPATH"] = str(shadow)
+    assert run.ids(code=0) == {}
 
 
 def given(tmp_path: Path, toml: str = "") -> Box:

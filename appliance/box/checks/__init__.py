@@ -31,6 +31,7 @@ __all__ = [
     "CHECKS",
     "DEMO_CHECKS",
     "IDS",
+    "NO_CARDS",
     "PLAN_CAUSES",
     "Check",
     "admission_streams",
@@ -73,6 +74,8 @@ CAUSES = {
     "pcie.replay": ("pcie.aer",),
 }
 """Effect -> what may cause it, likeliest first. Checks that must look at cards to tell set `depends_on` themselves."""
+NO_CARDS = ("gpu.lost", "gpu.count", "nvml.mismatch", "nvml.load")
+"""Why cards are missing. What follows from that names `gpu.count`, whichever of them it is."""
 PLAN_CAUSES = {"vram.total": "plan.fits", "mem.node": "plan.host"}
 """Effect -> a finding of appliance.plan, which is not judged here: it names the same bytes with more to say."""
 _WITHOUT_DRIVER = frozenset({"nvml.load", "file.mode"})

@@ -27,6 +27,12 @@ _WITHOUT_PEERS = (
 )
 
 
+def copies_are_fast(facts: Facts, needs: Needs) -> bool:
+    """Whether copies to each card that is used were measured, and are as fast as they should be."""
+    measured = facts.deep.bandwidth.alone if facts.deep is not None and facts.deep.bandwidth is not None else {}
+    return all(measured.get(gpu.index, 0.0) >= COPY_GB_S for gpu in used_of(facts, needs))
+
+
 def bw_h2d(facts: Facts, needs: Needs) -> Finding | None:
     """`bw.h2d`: what a visit to an expert in host RAM costs."""
     deep = facts.deep

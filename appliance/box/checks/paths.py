@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from appliance.box.checks.check import Check, gpus_of, used_of
+from appliance.box.checks.deep import copies_are_fast
 from appliance.box.facts import Facts, node_of
 from appliance.box.host import Bridge
 from appliance.box.needs import Needs
@@ -117,12 +118,13 @@ def _bridge(bridge: Bridge) -> str:
 
 
 def uvm_hmm(facts: Facts, needs: Needs) -> Finding | None:
-    """`uvm.hmm`: the driver's handling of ordinary memory slows down what is pinned."""
+    """`uvm.hmm`: the driver's handling of ordinary memory may slow down what is pinned; copies that were measured to be
+    fast say that it does not."""
     if facts.host is None or facts.host.hmm_disabled is not False or not gpus_of(facts):
         return None
     return Finding(
         id="uvm.hmm",
-        severity=Severity.WARN,
+        severity=Severity.INFO if copies_are_fast(facts, needs) else Severity.WARN,
         title="The driver maps ordinary host memory into the cards (HMM)",
         observed="nvidia_uvm: uvm_disable_hmm = N",
         required="uvm_disable_hmm = Y (1)",
@@ -179,7 +181,7 @@ CHECKS = (
     ),
     Check(
         "uvm.hmm",
-        "WARN",
+        "WARN; INFO once `--deep` measured fast copies",
         "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm",
         "N",
         "module option uvm_disable_hmm=1",
