@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+MIB = 1 << 20
 GIB = 1 << 30
+_LEAST_GIB = GIB // 20
+"""Below it tenths of a GiB say nothing."""
 
 
 def gib(size_bytes: float) -> str:
     """`95.6 GiB`."""
     return f"{size_bytes / GIB:.1f} GiB"
+
+
+def size(size_bytes: int, *, exact: bool = True) -> str:
+    """`95.6 GiB`; `12 MiB`, rounded up, for what would be `0.0 GiB`; `~` before what is not exact."""
+    said = f"{-(-size_bytes // MIB)} MiB" if 0 < size_bytes < _LEAST_GIB else gib(size_bytes)
+    return said if exact else f"~{said}"
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

@@ -56,7 +56,7 @@ def check_plan(
     read, catalogue = headers(checkpoint, box.environ)
     there = _cards(found, vram_gib, gpus, box.environ)
     asked = found if kv_gib is None else _with_kv(found, int(kv_gib * GIB))
-    checked = check(asked, read, catalogue, there.memory)
+    checked = check(asked, read, catalogue, there.memory, str(plan))
     if as_json:
         print(json.dumps({"file": str(plan), **checked.to_json(), "cards": there.said}, indent=2))
     else:

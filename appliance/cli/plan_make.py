@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from appliance.checkpoint.tensors import Checkpoint
 from appliance.cli.context import JsonOption, say
 from appliance.cli.plan_inputs import GIB_MAX, Cards, CheckpointOption, ExplainOption, cards, headers, render
 from appliance.errors import EXIT_CONFIG
@@ -18,6 +17,7 @@ from appliance.plan import planfile, stats
 from appliance.plan.check import Checked, check
 from appliance.plan.lists import expert_table, layer_list
 from appliance.plan.planner import plan_for
+from appliance.plan.remedies import short_name
 from appliance.plan.request import Method, Request, model_of
 from appliance.plan.schema import Limits, Profile, Targets
 from appliance.printable import printable
@@ -154,11 +154,11 @@ def make_plan(
     request = choice.request(there, targets, Limits(max_host_bytes=most, whole_layers=whole_layers))
     counted = None if stats_file is None else stats.load(stats_file)
     read, catalogue = headers(checkpoint, environ)
-    called = printable(name or _name(read))
+    called = printable(name or short_name(read))
     profile = None if cap is None else Profile(name=called, streams=cap, validated=validated)
     request = replace(request, engram=engram, keep_embedding=keep_embedding, profile=profile)
-    made = planfile.stamped(plan_for(catalogue, model_of(read, called), request, counted))
-    checked = check(made, read, catalogue, there.memory)
+    made = planfile.stamped(plan_for(catalogue, model_of(read, called), request, counted, origin=read.origin))
+    checked = check(made, read, catalogue, there.memory, None if out is None else str(out))
     if out is not None:
         planfile.save(made, out, overwrite)
     if as_json:
@@ -168,11 +168,6 @@ def make_plan(
         _show(checked, there, out, explain)
     if not checked.fits:
         raise typer.Exit(EXIT_CONFIG)
-
-
-def _name(checkpoint: Checkpoint) -> str:
-    """The last part of where it was read."""
-    return checkpoint.origin.rstrip("/").rpartition("/")[2] or checkpoint.origin
 
 
 def _show(checked: Checked, there: Cards, out: Path | None, explain: bool) -> None:

@@ -14,13 +14,13 @@ from appliance.checkpoint.catalogue import Catalogue, TensorClass
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.errors import PlanError
 from appliance.plan.budget import Budget, budget
-from appliance.plan.fit_checks import card_findings, host_findings
+from appliance.plan.fit_checks import card_findings, host_findings, kv_exact, reserves_exact
 from appliance.plan.memory import BoxMemory
-from appliance.plan.plan_checks import plan_findings
-from appliance.plan.remedies import quoted, smallest_card
+from appliance.plan.plan_checks import is_for, plan_findings
+from appliance.plan.remedies import Remake, quoted, smallest_card
 from appliance.plan.schema import Plan
 from appliance.printable import printable
-from appliance.units import GIB, gib
+from appliance.units import GIB, gib, size
 from gateway.state import BudgetBar, Finding, Moment, PlanState, Severity
 
 PLAN_IDS = frozenset(
@@ -33,6 +33,7 @@ PLAN_IDS = frozenset(
         "plan.file",
         "plan.fits",
         "plan.geometry",
+        "plan.gpus",
         "plan.host",
         "plan.model",
         "plan.resident",
@@ -96,18 +97,22 @@ class Checked:
         }
 
 
-def check(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory) -> Checked:
-    """Check `plan`. Raises PlanError when the checkpoint cannot be planned, or nobody can tell what contexts cost."""
+def check(
+    plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory, file: str | None = None
+) -> Checked:
+    """Check `plan`; `file`: the plan's, for the commands that findings end with. Raises PlanError when the checkpoint
+    cannot be planned, or nobody can tell what contexts cost."""
     if catalogue.missing:
         raise PlanError(
             f"{printable(checkpoint.origin)}: no plan can be checked: {printable(catalogue.missing)}",
             f"moe-appliance checkpoint show {quoted(checkpoint.origin)}",
         )
     made = budget(catalogue, plan, memory, max((shard.size_bytes for shard in checkpoint.shards), default=0))
+    remake = Remake(plan, checkpoint, made, file, other=not is_for(plan, checkpoint, catalogue))
     findings = (
-        *plan_findings(plan, checkpoint, catalogue, memory, made),
-        *card_findings(plan, checkpoint, made),
-        *host_findings(plan, checkpoint, made),
+        *plan_findings(plan, checkpoint, catalogue, memory, remake),
+        *card_findings(made, remake),
+        *host_findings(plan, made, remake),
     )
     fits = all(finding.severity is not Severity.FAIL for finding in findings)
     return Checked(plan, _folded(findings), made, fits, _verdict(plan, catalogue, made, findings))
@@ -138,17 +143,21 @@ def _verdict(plan: Plan, catalogue: Catalogue, made: Budget, findings: tuple[Fin
         elsewhere = " without Engram"
     if made.over_bytes:
         return (
-            f"does not fit: {gib(made.over_bytes)} over with the weights alone"
+            f"does not fit: {size(made.over_bytes)} over with the weights alone"
             f" ({gib(made.weights_bytes)} a card{elsewhere}, {capacity / GIB:.1f} there)"
         )
     if made.short_bytes:
+        short = size(made.short_bytes, exact=reserves_exact(made) and kv_exact(made))
+        reserves = "" if reserves_exact(made) else "~"
+        kv = "" if kv_exact(made) else "~"
         return (
-            f"does not fit: {gib(made.short_bytes)} short on a card ({made.weights_bytes / GIB:.1f} weights,"
-            f" {made.reserves_bytes / GIB:.1f} reserves, {made.kv_bytes / GIB:.1f} KV, {capacity / GIB:.1f} there)"
+            f"does not fit: {short} short on a card ({made.weights_bytes / GIB:.1f} weights,"
+            f" {reserves}{made.reserves_bytes / GIB:.1f} reserves, {kv}{made.kv_bytes / GIB:.1f} KV,"
+            f" {capacity / GIB:.1f} there)"
         )
     if failed:
         return f"cannot be used: {failed[0].title}"
-    return f"fits: {gib(made.kv_left_bytes)} a card left for KV"
+    return f"fits: {size(made.kv_left_bytes, exact=reserves_exact(made))} a card left for KV"
 
 
 def _bar_json(bar: BudgetBar) -> dict[str, Any]:

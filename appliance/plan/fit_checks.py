@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.checkpoint.tensors import Checkpoint
 from appliance.plan.budget import Budget
-from appliance.plan.remedies import make_command, smallest_card
+from appliance.plan.cards import KV
+from appliance.plan.remedies import Remake, smallest_card
 from appliance.plan.schema import Plan
-from appliance.units import GIB, gib
+from appliance.units import GIB, gib, size
 from gateway.state import BudgetBar, Finding, Moment, Severity
 
 MARGIN_BYTES = 16 * GIB
@@ -18,22 +18,34 @@ report of a host of 125 GiB that stopped answering with 97 GiB pinned, and the p
 came of it."""
 
 
-def card_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[Finding]:
+def reserves_exact(made: Budget) -> bool:
+    """Whether no reserve of a card is an estimate; weights never are."""
+    return all(line.exact for line in made.gpus[0].lines if line.id != KV)
+
+
+def kv_exact(made: Budget) -> bool:
+    """Whether the KV cache that is asked for is no estimate."""
+    return all(line.exact for line in made.gpus[0].lines if line.id == KV)
+
+
+def card_findings(made: Budget, remake: Remake) -> Iterator[Finding]:
     """Whether the cards hold weights, reserves and KV."""
     if not made.short_bytes:
         return
-    by = f"weights alone are {gib(made.over_bytes)} over, " if made.over_bytes else ""
+    exact = reserves_exact(made) and kv_exact(made)
+    by = f"weights alone are {size(made.over_bytes)} over, " if made.over_bytes else ""
+    kv = ("" if kv_exact(made) else "~") + f"{made.kv_bytes / GIB:.1f}"
     yield Finding(
         id="plan.fits",
         severity=Severity.FAIL,
-        title=f"The cards are {gib(made.short_bytes)} short",
-        observed=f"{by}{gib(made.needed_bytes)} with reserves and {made.kv_bytes / GIB:.1f} of KV",
+        title=f"The cards are {size(made.short_bytes, exact=exact)} short",
+        observed=f"{by}{size(made.needed_bytes, exact=exact)} with reserves and {kv} of KV",
         required=f"at most {gib(smallest_card(made))} on each card",
-        remedy=make_command(plan, checkpoint, made),
+        remedy=remake.command(),
     )
 
 
-def host_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[Finding]:
+def host_findings(plan: Plan, made: Budget, remake: Remake) -> Iterator[Finding]:
     """Whether the plan keeps its own bound, and each node holds what is pinned on it."""
     most = plan.limits.max_host_bytes
     if most is not None and made.host_bytes > most:
@@ -43,7 +55,7 @@ def host_findings(plan: Plan, checkpoint: Checkpoint, made: Budget) -> Iterator[
             title="The plan pins more host RAM than it allows itself",
             observed=f"{gib(made.host_bytes)} pinned",
             required=f"at most {gib(most)} (limits.max_host_bytes)",
-            remedy=make_command(plan, checkpoint, made, max_host_gib=-(-made.host_bytes // GIB)),
+            remedy=remake.command(max_host_gib=-(-made.host_bytes // GIB), keep_experts=True),
         )
     for bar in made.nodes:
         if bar.capacity_bytes is not None:
@@ -57,10 +69,11 @@ def _node(plan: Plan, bar: BudgetBar, capacity: int) -> Iterator[Finding]:
     least, pinned = plan.limits.min_free_host_bytes, bar.total_bytes(Moment.STEADY)
     margin = max(MARGIN_BYTES, pinned * PINNED_PERCENT // 100)
     peak = bar.total_bytes(Moment.STEADY, Moment.LOAD)
+    at_peak = size(peak, exact=all(line.exact for line in bar.lines if line.moment is not Moment.ROUNDED))
     rounded = bar.total_bytes(Moment.STEADY, Moment.ROUNDED)
     if least is not None and peak + least > capacity:
         said = f"{least / GIB:.1f} of {gib(capacity)} stay free while the engine loads (limits.min_free_host_bytes)"
-        yield _too_little(bar, "too little memory for this plan", Severity.FAIL, f"{gib(peak)} then", said, _LESS)
+        yield _too_little(bar, "too little memory for this plan", Severity.FAIL, f"{at_peak} then", said, _LESS)
     elif pinned and pinned + margin > capacity:
         said = f"{margin / GIB:.1f} of {gib(capacity)} stay free"
         observed = f"{gib(pinned)} pinned"
@@ -70,7 +83,7 @@ def _node(plan: Plan, bar: BudgetBar, capacity: int) -> Iterator[Finding]:
         yield _too_little(bar, what, severity, observed, said, _LESS)
     elif peak > capacity:
         said = f"{gib(capacity)} hold what is pinned and the shards that are read"
-        observed = f"~{gib(peak)} while the engine loads"
+        observed = f"{at_peak} while the engine loads"
         yield _too_little(
             bar,
             "little memory for the load",

@@ -82,7 +82,7 @@ def inspect(question: Question, environ: Mapping[str, str]) -> Inspection:
         others = _other_number(plan, question)
         if checkpoint is None:
             return Inspection((_unchecked(settings.file), *others), None, _needs(plan), _profile(plan))
-        checked = check(plan, checkpoint, catalogue_of(checkpoint), memory)
+        checked = check(plan, checkpoint, catalogue_of(checkpoint), memory, str(settings.file))
     except PlanError as error:
         return Inspection((_failed("plan.file", "The plan cannot be used", error),))
     needs = _needs(plan, checked)
@@ -109,7 +109,8 @@ def _made(question: Question, checkpoint: Checkpoint | None) -> Plan:
         gpu_names=memory.names,
         numa=memory.numa,
     )
-    plan = plan_for(catalogue_of(checkpoint), model_of(checkpoint, settings.checkpoint.name), request)
+    model = model_of(checkpoint, settings.checkpoint.name)
+    plan = plan_for(catalogue_of(checkpoint), model, request, origin=checkpoint.origin)
     plan = planfile.stamped(plan)
     if question.save:
         planfile.save(plan, settings.file)

@@ -8,11 +8,23 @@ from typing import Any
 
 from appliance.plan.export.targets import TARGETS
 from appliance.plan.schema import SCHEMA, Plan
+from appliance.plan.stats import SCHEMA as STATS
 
 _TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": "null"}
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most"}
 _HUGE = 2**53
 """A bound beyond it is there for programs, not for readers."""
+
+STATS_EXAMPLE = f"""\
+{{
+  "schema": "{STATS}",
+  "model": "lab/small",
+  "tokens": 1000,
+  "counts": {{
+    "0": [700, 650, 400, 250],
+    "1": [990, 10, 500, 500]
+  }}
+}}"""
 
 _HEAD = f"""\
 # Plan files
@@ -55,6 +67,25 @@ was forced, and what a gateway remembers of a plan, hold for one plan_id.
 - `manual`: a list that somebody made.
 
 Unless `limits.whole_layers` is true, a layer keeps at least as many experts on the cards as a token visits.
+
+### Routing statistics
+
+`plan make --stats FILE` reads one JSON file, schema `{STATS}`. Here of a model with two
+layers of four experts, top-2, after 1,000 tokens:
+
+```json
+{STATS_EXAMPLE}
+```
+
+- `model`: what whoever counted calls it; for people. `tokens`: how many were counted, at least 1.
+- `counts`: layer -> visits of expert 0, of expert 1 and so on. Every layer with routed experts is there and no other,
+  numbered as in the checkpoint, and each has a number for every expert.
+- A token visits top-k experts of a layer, each once: no number is more than `tokens`, and those of a layer sum to at
+  most `tokens` times top-k. A file that says more, or has other keys, is refused with the key.
+
+The plan keeps the file's sha256 and its tokens. `selection.expected_cold_hits_per_token` is the visits to cold experts
+over all layers, divided by `tokens`. The appliance does not count visits: the numbers come from an engine that was made
+to log its router.
 
 ## Keys
 

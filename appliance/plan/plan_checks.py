@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from appliance.checkpoint.catalogue import Catalogue, TensorClass
 from appliance.checkpoint.tensors import Checkpoint
-from appliance.plan import ranges
+from appliance.plan import cut, ranges
 from appliance.plan.budget import Budget
 from appliance.plan.memory import BoxMemory
-from appliance.plan.remedies import make_command
+from appliance.plan.remedies import Remake
 from appliance.plan.request import geometry_of, header_hashes
 from appliance.plan.schema import Plan
 from appliance.printable import printable
@@ -21,24 +21,27 @@ from gateway.state import Finding, Severity
 
 NAMED = 5
 """So many tensors are named in a finding, the others are counted."""
-TILE = 16
-"""EXL3 stores tiles of 16 x 16, so a rank's share is whole tiles."""
 
 
 def plan_findings(
-    plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory, made: Budget
+    plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory, remake: Remake
 ) -> Iterator[Finding]:
     """All of them, causes before what they cause."""
-    remake = make_command(plan, checkpoint, made)
+    anew, kept = remake.command(), remake.command(keep_experts=True)
     yield from _digest(plan)
-    yield from _model(plan, checkpoint, remake)
-    yield from _geometry(plan, catalogue, remake)
-    yield from _bits(plan, catalogue, remake)
-    yield from _tensors(plan, catalogue, remake)
-    yield from _engram(plan, catalogue, remake)
+    yield from _model(plan, checkpoint, anew)
+    yield from _geometry(plan, catalogue, anew)
+    yield from _bits(plan, catalogue, anew)
+    yield from _tensors(plan, catalogue, kept)
+    yield from _engram(plan, catalogue, kept)
     yield from _resident(plan)
-    yield from _tp(plan, checkpoint, catalogue, memory, made)
-    yield from _stale(plan, made)
+    yield from _tp(plan, catalogue, memory, remake)
+    yield from _stale(plan, remake.made)
+
+
+def is_for(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue) -> bool:
+    """Whether the plan is for this checkpoint, as far as it says for which it is."""
+    return not _other_marks(plan, checkpoint) and not _other_shape(plan, catalogue)
 
 
 def _digest(plan: Plan) -> Iterator[Finding]:
@@ -54,7 +57,7 @@ def _digest(plan: Plan) -> Iterator[Finding]:
 
 
 def _model(plan: Plan, checkpoint: Checkpoint, remake: str) -> Iterator[Finding]:
-    model, headers = plan.model, header_hashes(checkpoint)
+    model = plan.model
     if model.index_sha256 is None and not model.header_sha256:
         yield _finding(
             "plan.unbound",
@@ -62,18 +65,9 @@ def _model(plan: Plan, checkpoint: Checkpoint, remake: str) -> Iterator[Finding]
             "The plan is not bound to one checkpoint",
             "no hash of an index or of headers",
             "one of them, so that another checkpoint is noticed",
-            remake,
+            "none needed if this is the checkpoint that you mean; plan make binds the plan that it makes",
         )
-    differs = [
-        said
-        for said, wanted, found in (
-            ("index_sha256", model.index_sha256, checkpoint.index_sha256),
-            ("header_sha256", model.header_sha256, headers),
-            ("tensor_count", model.tensor_count, checkpoint.tensor_count),
-            ("total_bytes", model.total_bytes, checkpoint.total_bytes),
-        )
-        if wanted and wanted != found
-    ]
+    differs = _other_marks(plan, checkpoint)
     if differs:
         yield _finding(
             "plan.model",
@@ -85,19 +79,38 @@ def _model(plan: Plan, checkpoint: Checkpoint, remake: str) -> Iterator[Finding]
         )
 
 
+def _other_marks(plan: Plan, checkpoint: Checkpoint) -> list[str]:
+    model = plan.model
+    return [
+        said
+        for said, wanted, found in (
+            ("index_sha256", model.index_sha256, checkpoint.index_sha256),
+            ("header_sha256", model.header_sha256, header_hashes(checkpoint)),
+            ("tensor_count", model.tensor_count, checkpoint.tensor_count),
+            ("total_bytes", model.total_bytes, checkpoint.total_bytes),
+        )
+        if wanted and wanted != found
+    ]
+
+
 def _geometry(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]:
-    wanted = plan.geometry.model_dump(exclude={"bits_per_layer", "codebook"})
-    found = geometry_of(catalogue).model_dump(exclude={"bits_per_layer", "codebook"})
-    differs = [key for key in wanted if wanted[key] != found[key]]
+    differs = _other_shape(plan, catalogue)
     if differs:
         yield _finding(
             "plan.geometry",
             Severity.FAIL,
             "The model has another shape",
-            ", ".join(f"{key} {printable(str(found[key]))}" for key in differs),
-            ", ".join(f"{key} {printable(str(wanted[key]))}" for key in differs),
+            ", ".join(f"{key} {printable(str(found))}" for key, (found, _) in differs.items()),
+            ", ".join(f"{key} {printable(str(wanted))}" for key, (_, wanted) in differs.items()),
             remake,
         )
+
+
+def _other_shape(plan: Plan, catalogue: Catalogue) -> dict[str, tuple[object, object]]:
+    """Key of the geometry -> as it is, as the plan says; the quantisation aside."""
+    wanted = plan.geometry.model_dump(exclude={"bits_per_layer", "codebook"})
+    found = geometry_of(catalogue).model_dump(exclude={"bits_per_layer", "codebook"})
+    return {key: (found[key], wanted[key]) for key in wanted if wanted[key] != found[key]}
 
 
 def _bits(plan: Plan, catalogue: Catalogue, remake: str) -> Iterator[Finding]:
@@ -190,18 +203,16 @@ def _resident(plan: Plan) -> Iterator[Finding]:
             )
 
 
-def _tp(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMemory, made: Budget) -> Iterator[Finding]:
-    tp, width = plan.topology.tp, catalogue.geometry.moe_intermediate
-    cards = len(memory.vram_bytes)
-    unit = TILE if catalogue.geometry.codebook is not None else 1
-    could = next((n for n in range(min(tp, cards), 0, -1) if width % (n * unit) == 0), None)
+def _tp(plan: Plan, catalogue: Catalogue, memory: BoxMemory, remake: Remake) -> Iterator[Finding]:
+    tp, shape, cards = plan.topology.tp, catalogue.geometry, len(memory.vram_bytes)
+    could = cut.most_cards(shape, min(tp, cards))
+    remedy = "moe-appliance preflight" if could is None else remake.command(gpus=could)
     said = []
     if plan.topology.ep != 1:
         said.append((f"topology.ep {plan.topology.ep}", "1: expert parallelism cannot be budgeted"))
-    if width % (tp * unit):
-        said.append((f"experts are {width} wide", f"a multiple of {tp * unit}, to be cut for {tp} cards"))
-    if cards < tp:
-        said.append((count(cards, "card"), count(tp, "card")))
+    if not cut.can_be_cut(shape, tp):
+        wanted = f"a multiple of {cut.step(shape, tp)}, to be cut for {tp} cards"
+        said.append((f"experts are {shape.moe_intermediate} wide", wanted))
     for observed, required in said:
         yield _finding(
             "plan.tp",
@@ -209,8 +220,17 @@ def _tp(plan: Plan, checkpoint: Checkpoint, catalogue: Catalogue, memory: BoxMem
             "The plan cannot be spread over these cards",
             observed,
             required,
-            "moe-appliance preflight" if could is None else make_command(plan, checkpoint, made, gpus=could),
+            remedy,
         )
+    if cards < tp:
+        yield _finding(
+            "plan.tp",
+            Severity.FAIL,
+            "The plan is for more cards than there are",
+            count(cards, "card"),
+            count(tp, "card"),
+            remedy,
+        ).model_copy(update={"depends_on": "gpu.count"})
 
 
 def _stale(plan: Plan, made: Budget) -> Iterator[Finding]:

@@ -15,25 +15,33 @@ from collections.abc import Sequence
 
 from appliance.checkpoint.catalogue import Catalogue, TensorClass
 from appliance.errors import PlanError
-from appliance.plan import ranges
+from appliance.plan import cut, ranges
 from appliance.plan.budget import Budget, budget
 from appliance.plan.choice import Cold, as_listed, collected, so_many, steps_of
+from appliance.plan.fit_checks import kv_exact, reserves_exact
 from appliance.plan.memory import stated
 from appliance.plan.order import Step
+from appliance.plan.remedies import quoted
 from appliance.plan.request import Request, geometry_of
 from appliance.plan.schema import HostEngram, Plan, PlanHost, PlanModel, Selection
 from appliance.plan.slabs import split
 from appliance.plan.stats import RoutingStats
-from appliance.units import GIB, gib
+from appliance.printable import printable
+from appliance.units import GIB, gib, size
 
 
-def plan_for(catalogue: Catalogue, model: PlanModel, request: Request, stats: RoutingStats | None = None) -> Plan:
-    """The plan that `request` asks for, sealed. Raises PlanError: the model cannot be planned, no plan fits (by how
-    much the best one misses, what to lower), or the request contradicts itself or the model."""
-    if catalogue.missing:
-        raise PlanError(
-            f"{catalogue.family}: cannot be planned: {catalogue.missing}", "moe-appliance checkpoint show PATH"
-        )
+def plan_for(
+    catalogue: Catalogue,
+    model: PlanModel,
+    request: Request,
+    stats: RoutingStats | None = None,
+    *,
+    origin: str | None = None,
+) -> Plan:
+    """The plan that `request` asks for, sealed. `origin`: where the checkpoint was read, for errors. Raises PlanError:
+    the model cannot be planned, no plan fits (by how much the best one misses, what to lower), or the request
+    contradicts itself or the model."""
+    _refuse(catalogue, request, origin)
     if stats is not None:
         stats.require_shape(catalogue.geometry)
     bare = _bare(catalogue, model, request, stats)
@@ -48,6 +56,26 @@ def plan_for(catalogue: Catalogue, model: PlanModel, request: Request, stats: Ro
         selection = made.selection.model_copy(update={"expected_cold_hits_per_token": round(hits, 4)})
         made = made.model_copy(update={"selection": selection})
     return made.model_copy(update={"budget": _budget(catalogue, made).figures}).seal()
+
+
+def _refuse(catalogue: Catalogue, request: Request, origin: str | None) -> None:
+    """Raise what no plan for this model can be."""
+    if catalogue.missing:
+        where = "PATH" if origin is None else quoted(origin)
+        raise PlanError(
+            f"{catalogue.family}: cannot be planned: {printable(catalogue.missing)}",
+            f"moe-appliance checkpoint show {where}",
+        )
+    if request.engram == "disk" and not catalogue.whole_bytes(TensorClass.ENGRAM):
+        raise PlanError("--engram disk: the checkpoint has no Engram tables", "leave --engram out")
+    shape, tp = catalogue.geometry, request.tp
+    if not cut.can_be_cut(shape, tp):
+        could = cut.most_cards(shape, tp)
+        raise PlanError(
+            f"experts are {shape.moe_intermediate:,} wide and cannot be cut for {tp} cards, which takes a multiple of"
+            f" {cut.step(shape, tp)}",
+            "a checkpoint in another format" if could is None else f"--gpus {could}",
+        )
 
 
 def _bare(catalogue: Catalogue, model: PlanModel, request: Request, stats: RoutingStats | None) -> Plan:
@@ -106,8 +134,7 @@ def _least(catalogue: Catalogue, bare: Plan, request: Request, steps: Sequence[S
     pinned, most = _budget(catalogue, made).host_bytes, request.limits.max_host_bytes
     if most is not None and pinned > most:
         raise PlanError(
-            f"the least that fits the cards pins {gib(pinned)} of host RAM,"
-            f" {(pinned - most) / GIB:.1f} more than allowed",
+            f"the least that fits the cards pins {gib(pinned)} of host RAM, {size(pinned - most)} more than allowed",
             f"--max-host-gib {_up(pinned)}, or less for KV: --kv-gib",
         )
     return made
@@ -132,10 +159,12 @@ def _needed(catalogue: Catalogue, start: Plan, steps: Sequence[Step]) -> list[in
 
 def _impossible(catalogue: Catalogue, best: Plan) -> PlanError:
     left, total = _budget(catalogue, best), catalogue.geometry.experts * len(catalogue.experts)
+    reserves, kv = "" if reserves_exact(left) else "~", "" if kv_exact(left) else "~"
     said = (
         f"no plan fits: with {best.cold_count:,} of {total:,} experts in host RAM, a card still misses"
-        f" {gib(left.short_bytes)} ({left.weights_bytes / GIB:.1f} weights, {left.reserves_bytes / GIB:.1f} reserves,"
-        f" {left.kv_bytes / GIB:.1f} KV, {best.topology.vram_bytes_each / GIB:.1f} there)"
+        f" {size(left.short_bytes, exact=not reserves + kv)} ({left.weights_bytes / GIB:.1f} weights,"
+        f" {reserves}{left.reserves_bytes / GIB:.1f} reserves, {kv}{left.kv_bytes / GIB:.1f} KV,"
+        f" {best.topology.vram_bytes_each / GIB:.1f} there)"
     )
     more_cards = f"--gpus {best.topology.tp * 2}"
     if left.kv_left_bytes < GIB // 10:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil, floor
 from shlex import quote
 
+from appliance.checkpoint.catalogue import TensorClass
 from appliance.checkpoint.tensors import Checkpoint
 from appliance.plan.budget import Budget
+from appliance.plan.cards import WEIGHTS
 from appliance.plan.schema import Plan
 from appliance.printable import printable
 from appliance.units import GIB
+
+_SELECT = {
+    "uniform": "",
+    "layers": "--layers LAYERS",
+    "manual": "--list FILE",
+    "routing-stats": "--select routing-stats --stats FILE",
+}
+"""How experts were chosen, as options; a plan does not say from which file, or in which order."""
 
 
 def smallest_card(made: Budget) -> int:
@@ -17,28 +29,83 @@ def smallest_card(made: Budget) -> int:
     return min((bar.capacity_bytes for bar in made.gpus if bar.capacity_bytes is not None), default=0)
 
 
-def quoted(origin: str) -> str:
-    """Where a checkpoint was read, for a command line."""
-    return printable(quote(origin), 4000)
+def quoted(text: str) -> str:
+    """A name or a path, for a command line."""
+    return printable(quote(text), 4000)
 
 
-def make_command(
-    plan: Plan, checkpoint: Checkpoint, made: Budget, *, gpus: int | None = None, max_host_gib: int | None = None
-) -> str:
-    """The command that makes such a plan anew for this checkpoint and these cards. `gpus`: for another number of them;
-    `max_host_gib`: with another bound on pinned memory than the plan's."""
-    words = ["moe-appliance plan make --checkpoint", quoted(checkpoint.origin), f"--gpus {gpus or plan.topology.tp}"]
-    if smallest_card(made):
-        words.append(f"--vram-gib {_hundredths(smallest_card(made)):.12g}")
-    words.append(f"--kv-gib {ceil(made.kv_bytes * 100 / GIB) / 100:.12g}")
-    most = plan.limits.max_host_bytes
-    if max_host_gib is not None or most is not None:
-        words.append(f"--max-host-gib {max_host_gib or _hundredths(most or 0):.12g}")
-    if plan.host.engram is not None and plan.host.engram.mode != "pinned":
-        words.append(f"--engram {plan.host.engram.mode}")
-    words += ["--vision"] * plan.targets.vision + ["--no-draft"] * (not plan.targets.draft)
-    words += ["--whole-layers"] * plan.limits.whole_layers
-    return " ".join((*words, "--out plan.json"))
+def short_name(checkpoint: Checkpoint) -> str:
+    """What the model is called when nobody says: the last part of where it was read."""
+    return checkpoint.origin.rstrip("/").rpartition("/")[2] or checkpoint.origin
+
+
+@dataclass(frozen=True, slots=True)
+class Remake:
+    """Writes the command that makes such a plan anew for this checkpoint and these cards. `file`: of the plan; None =
+    not known. `other`: the checkpoint is another one than the plan's; what was said of that one is left out then."""
+
+    plan: Plan
+    checkpoint: Checkpoint
+    made: Budget
+    file: str | None = None
+    other: bool = False
+
+    def command(self, *, gpus: int | None = None, max_host_gib: int | None = None, keep_experts: bool = False) -> str:
+        """`gpus`: for another number of them; `max_host_gib`: with another bound on pinned memory than the plan's;
+        `keep_experts`: with as many experts in host RAM as the plan has, when the cards hold the rest. Without it, as
+        many as it takes."""
+        plan = self.plan
+        words = ["moe-appliance plan make --checkpoint", quoted(self.checkpoint.origin)]
+        words.append(f"--gpus {gpus or plan.topology.tp}")
+        if smallest_card(self.made):
+            words.append(f"--vram-gib {_hundredths(smallest_card(self.made)):.12g}")
+        words += self._kv()
+        most = plan.limits.max_host_bytes
+        if max_host_gib is not None or most is not None:
+            words.append(f"--max-host-gib {max_host_gib or _hundredths(most or 0):.12g}")
+        words += filter(None, [_SELECT[plan.selection.method]])
+        if keep_experts and self._number_is_meant():
+            words.append(f"--experts {plan.cold_count}")
+        words += self._placed()
+        words += ["--vision"] * plan.targets.vision + ["--no-draft"] * (not plan.targets.draft)
+        words += ["--whole-layers"] * plan.limits.whole_layers
+        if not self.other:
+            words += self._called(measured=gpus in (None, plan.topology.tp))
+        words.append("--out plan.json" if self.file is None else f"--out {quoted(self.file)} --overwrite")
+        return " ".join(words)
+
+    def _kv(self) -> Iterator[str]:
+        targets = self.plan.targets
+        if targets.kv_bytes is None:
+            yield f"--streams {targets.streams} --context {targets.context_tokens}"
+        else:
+            yield f"--kv-gib {ceil(targets.kv_bytes * 100 / GIB) / 100:.12g}"
+
+    def _number_is_meant(self) -> bool:
+        """Whether the plan's number of experts means something here; a list says it itself."""
+        plan = self.plan
+        fits = not (self.other or self.made.short_bytes)
+        return fits and plan.cold_count > 0 and plan.selection.method != "manual"
+
+    def _placed(self) -> Iterator[str]:
+        """Where Engram is, if there is some, and that the embedding stayed when experts went."""
+        engram = self.plan.host.engram
+        on_card = {line.id: line.bytes for line in self.made.gpus[0].lines}
+        if engram is not None and engram.mode != "pinned" and WEIGHTS + TensorClass.ENGRAM in on_card:
+            yield f"--engram {engram.mode}"
+        movable = on_card.get(WEIGHTS + TensorClass.EMBEDDING) and WEIGHTS + TensorClass.HEAD in on_card
+        if movable and self.plan.cold_count and not self.plan.host.tensors:
+            yield "--keep-embedding"
+
+    def _called(self, *, measured: bool) -> Iterator[str]:
+        """The model's name, and the validated cap unless it was `measured` on other cards."""
+        profile, name = self.plan.profile, self.plan.model.name
+        if profile is not None and measured:
+            yield f"--cap {profile.streams}"
+            if profile.validated:
+                yield f"--validated {quoted(profile.validated)}"
+        if name != short_name(self.checkpoint):
+            yield f"--name {quoted(name)}"
 
 
 def _hundredths(count: int) -> float:

@@ -43,7 +43,7 @@ def plan(*bars: BudgetBar, fits: bool = True) -> PlanState:
         cold_experts=4608,
         experts=15360,
         fits=fits,
-        verdict="fits: 13.9 GiB a card left for KV",
+        verdict="fits: ~13.9 GiB a card left for KV",
         bars=bars,
     )
 
@@ -118,7 +118,7 @@ def test_page_terminal_and_metrics_say_the_same() -> None:
     with console.capture() as captured:
         text.render(status, console)
     terminal, metrics = captured.get(), render(status)[0].decode()
-    for said in ("fits: 13.9 GiB a card left for KV", "66.7 GiB", "~1.0 GiB", "~67.7 GiB of 95.6 GiB", "GPU of gpu0"):
+    for said in ("fits: ~13.9 GiB a card left for KV", "66.7 GiB", "~1.0 GiB", "~67.7 GiB of 95.6 GiB", "GPU of gpu0"):
         assert said in page
         assert said in terminal
     assert "66.7 x 1" in page

@@ -28,8 +28,9 @@ ROOM = 1 << 44
 
 def plan(found: Catalogue, tp: int = 1, targets: Targets = small.NO_RESERVES, **host: Any) -> Plan:
     """What `host` says, and nothing else on the host."""
-    made = plan_for(found, small.MODEL, Request(ROOM, tp=tp, targets=targets, engram="vram"))
-    return made.model_copy(update={"host": PlanHost(**{"engram": made.host.engram, **host})})
+    made = plan_for(found, small.MODEL, Request(ROOM, tp=1, targets=targets, engram="vram"))
+    cards = made.topology.model_copy(update={"tp": tp})
+    return made.model_copy(update={"topology": cards, "host": PlanHost(**{"engram": made.host.engram, **host})})
 
 
 def of(found: Catalogue, made: Plan, memory: BoxMemory | None = None, shard: int = 0) -> Budget:

@@ -77,7 +77,7 @@ def test_the_studys_plan_fits_and_says_what_is_left_for_kv() -> None:
     assert result.fits
     assert result.budget.weights_bytes / GIB == pytest.approx(72.4, abs=0.6)
     assert result.budget.weights_bytes == 78_322_018_868
-    assert result.verdict == "fits: 15.1 GiB a card left for KV"
+    assert result.verdict == "fits: ~15.1 GiB a card left for KV"
     assert result.plan.host.tensors == ("embed.weight",)
     assert result.budget.host_bytes / GIB == pytest.approx(163.5, abs=0.1)
 
@@ -85,7 +85,9 @@ def test_the_studys_plan_fits_and_says_what_is_left_for_kv() -> None:
 def test_a_plan_that_is_short_of_room_for_kv_alone_says_so() -> None:
     result = study(stated(CARD, 2), experts=4608, targets=Targets(kv_bytes=20 * GIB))
 
-    assert result.verdict == ("does not fit: 4.9 GiB short on a card (72.9 weights, 7.6 reserves, 20.0 KV, 95.6 there)")
+    assert result.verdict == (
+        "does not fit: ~4.9 GiB short on a card (72.9 weights, ~7.6 reserves, 20.0 KV, 95.6 there)"
+    )
     assert result.budget.over_bytes == 0
 
 
@@ -97,7 +99,8 @@ def test_the_remedy_of_a_plan_that_does_not_fit_is_a_command_that_makes_one_that
     result = check(plan, read, found, stated(8 * GIB, 1))
 
     assert result.findings[-1].remedy == (
-        "moe-appliance plan make --checkpoint '/models/a b' --gpus 1 --vram-gib 8 --kv-gib 3 --out plan.json"
+        "moe-appliance plan make --checkpoint '/models/a b' --gpus 1 --vram-gib 8 --kv-gib 3 --name lab/small"
+        " --out plan.json"
     )
 
 
@@ -138,6 +141,7 @@ def test_a_plan_without_any_hash_is_unbound_and_may_fit() -> None:
 
     assert (only(result).id, only(result).severity) == ("plan.unbound", Severity.INFO)
     assert result.fits
+    assert only(result).remedy.startswith("none needed if this is the checkpoint that you mean")
 
 
 def test_another_shape_is_told_key_by_key() -> None:
@@ -236,7 +240,7 @@ def test_more_pinned_than_the_plan_allows_is_refused() -> None:
     assert finding.id == "plan.host"
     assert finding.remedy == (
         "moe-appliance plan make --checkpoint /models/small --gpus 1 --vram-gib 16384 --kv-gib 0 --max-host-gib 1"
-        " --out plan.json"
+        " --name lab/small --out plan.json"
     )
 
 

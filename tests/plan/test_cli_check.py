@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -89,12 +90,31 @@ def test_people_see_bars_a_legend_with_figures_and_the_findings(pack_folder: Pac
     done = run("check", studys, "--checkpoint", pack_folder("study"), *STUDY_CARDS, "--kv-gib", "20")
 
     shown = done.stdout.splitlines()
-    assert shown[0].startswith("does not fit: 4.9 GiB short on a card")
+    assert shown[0].startswith("does not fit: ~4.9 GiB short on a card")
     assert any("A  routed experts" in line and "66.9 GiB" in line for line in shown)
     assert "no bytes on a card: embedding, Engram, vision tower (not loaded)" in shown
     assert any("CUDA graphs" in line and "~1.5 GiB" in line for line in shown)
-    assert any(line.startswith("fail The cards are 4.9 GiB short  plan.fits") for line in shown)
+    assert any(line.startswith("fail The cards are ~4.9 GiB short  plan.fits") for line in shown)
     assert any("moe-appliance plan make --checkpoint" in line for line in shown)
+
+
+def test_the_remedy_as_it_is_typed_puts_a_plan_that_fits_in_the_files_place(
+    pack_folder: PackFolder, tmp_path: Path
+) -> None:
+    plan, folder = tmp_path / "my plan.json", pack_folder("glm-4.5-air")
+    options = ("--gpus", "2", "--streams", "2", "--context", "65536", "--cap", "3", "--validated", "a day's test")
+    assert run("make", "--checkpoint", folder, "--vram-gib", "95.6", *options, "--out", plan).exit_code == 0
+    before = planfile.load(plan)
+
+    code, said = answer("check", plan, "--checkpoint", folder, "--gpus", "2", "--vram-gib", "80")
+    (finding,) = said["findings"]
+    again = run(*shlex.split(finding["remedy"])[2:])
+
+    after = planfile.load(plan)
+    assert code == 78
+    assert again.exit_code == 0, again.output
+    assert (after.targets, after.profile, after.model) == (before.targets, before.profile, before.model)
+    assert after.cold_count > before.cold_count
 
 
 def test_explain_adds_formulas_and_sources(pack_folder: PackFolder, studys: Path) -> None:

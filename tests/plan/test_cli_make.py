@@ -48,7 +48,7 @@ def test_people_get_the_verdict_the_bars_and_where_the_file_is(glm: Path, tmp_pa
 
     done = run("make", "--checkpoint", glm, *STUDY_CARDS, "--kv-gib", "8", "--out", out)
 
-    assert "fits: 8.0 GiB a card left for KV" in done.stdout
+    assert "fits: ~8.0 GiB a card left for KV" in done.stdout
     assert "experts, the embedding in host RAM" in done.stdout
     assert "routed experts" in done.stdout
     assert "card 1" in done.stdout

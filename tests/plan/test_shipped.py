@@ -16,7 +16,8 @@ from appliance.plan.pages import page
 from appliance.plan.planfile import load
 from appliance.units import GIB
 from gateway.state import Severity
-from tests.checkpoint.packs.fixtures import catalogue, checkpoint
+from tests.checkpoint.packs.fixtures import PackFolder, catalogue, checkpoint
+from tests.plan.planning import run
 
 ROOT = Path(__file__).parents[2]
 STUDY = "deepseek-v4.1-flash-2x-rtx-pro-6000.json"
@@ -79,6 +80,17 @@ def test_page_and_readme_name_each_plan_and_its_experts(file: str) -> None:
     readme = (ROOT / "plans" / "README.md").read_text()
     row = next(line for line in readme.splitlines() if f"`{file}`" in line)
     assert f"{load(ROOT / 'plans' / file).cold_count:,} of" in row
+
+
+def test_the_readmes_command_makes_the_example_anew(pack_folder: PackFolder, tmp_path: Path) -> None:
+    readme = (ROOT / "plans" / "README.md").read_text().splitlines()
+    line = next(line.strip() for line in readme if line.startswith("    moe-appliance plan make "))
+    line = line.replace("DIR", str(pack_folder("qwen3-moe"))).replace("plan.json", str(tmp_path / "plan.json"))
+
+    done = run(*line.split()[2:])
+
+    assert done.exit_code == 0, done.output
+    assert load(tmp_path / "plan.json").cold_count > 0
 
 
 def test_the_plan_of_the_study_is_the_studys() -> None:

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.checkpoint.catalogue import Geometry
 from appliance.errors import PlanError
+from appliance.plan.pages import STATS_EXAMPLE, page
 from appliance.plan.stats import SCHEMA, load, parse
 from tests.plan import small
 
@@ -26,6 +28,13 @@ def test_a_file_of_counts_is_read_with_its_digest(tmp_path: Path) -> None:
 
     assert (found.model, found.tokens, found.counts) == ("lab/small", 10, {0: (1, 2), 1: (3, 0)})
     assert found.sha256 == sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_example_of_the_page_is_such_a_file() -> None:
+    found = parse(STATS_EXAMPLE.encode(), "docs/plans.md")
+
+    found.require_shape(Geometry(layers=2, moe_layers=(0, 1), experts=4, top_k=2, hidden=1, moe_intermediate=1))
+    assert STATS_EXAMPLE in page()
 
 
 def test_hits_per_token_are_the_cold_experts_visits_over_all_tokens() -> None:

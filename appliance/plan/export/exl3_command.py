@@ -26,8 +26,8 @@ def export(plan: Plan, template: str | None = None, plan_file: str = "") -> Outc
     if not is_exl3(plan):
         return impossible("the experts are not EXL3")
     reason = (
-        "in principle: single experts can be placed, but the engine's format is not public; whether your command means "
-        "the plan is for you to check"
+        "exact in principle: single experts can be placed, but the engine's format is not public; whether your command "
+        "means the plan is for you to check"
     )
     if template is None:
         return Outcome("exact", reason, needs=f"the engine's command line is yours to give: {_EXAMPLE}")
