@@ -135,7 +135,8 @@ def _routed(catalogue: Catalogue, plan: Plan, splits: dict[int, LayerSplit]) -> 
         formula += f" + {bytes_ - hot:,} B of cold rows that fill no page"
     padded = any(tensor.padding is not None for tensors in catalogue.experts.values() for tensor in tensors)
     source = f"{HEADERS}, padded as the engine's kernels want it" if padded else HEADERS
-    return _line(WEIGHTS + TensorClass.ROUTED, LABELS[TensorClass.ROUTED], bytes_, formula, source)
+    label = LABELS[TensorClass.ROUTED]
+    return _line(WEIGHTS + TensorClass.ROUTED, label, bytes_, formula, source, exact=not padded)
 
 
 def _row(tensors: Iterable[ExpertParameter], tp: int) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -94,8 +95,12 @@ def everything(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """`moe-appliance checkpoint ...` as a process."""
+    """`moe-appliance checkpoint ...` as a process, as a terminal starts it: a script's `&` leaves SIGINT ignored."""
     own = {key: value for key, value in os.environ.items() if key not in ("HF_TOKEN", "MOE_CHECKPOINT_TOKEN")}
     process = subprocess.Popen(
         [sys.executable, "-m", "appliance", "checkpoint", *arguments],
@@ -105,6 +110,7 @@ def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_interrupts,
     )
     _started.append(process)
     return process
