@@ -10,7 +10,8 @@ What uvicorn does not do, and why each is here:
 4. What a client goes on sending after it was answered is thrown away, for 30 s at most; only then is a
    connection closed that should be. Closing with bytes unread resets it, and the answer may be lost.
 5. A connection can be cut: `scope["moe.abort"]()`. An ordinary close waits for a client that reads nothing.
-   `scope["moe.unsent"]()` are the bytes that wait for the client: while they get fewer, it reads.
+   `scope["moe.unsent"]()` are the bytes that wait for the client, the kernel's included: while they get fewer, it
+   reads. The kernel asks for more only when a third of its buffer is free, seconds apart for a slow reader.
 6. Vanished and stalled clients: TCP_USER_TIMEOUT, keepalive and a small send buffer on each accepted socket.
 7. A half-close counts as gone, also right behind a request (`nc -N`): a killed agent looks just the same until
    something is written to it, and its stream must end at once.
@@ -20,10 +21,13 @@ What uvicorn does not do, and why each is here:
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
+import fcntl
 import re
 import socket
+import termios
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -159,6 +163,12 @@ class _Hardened(HttpToolsProtocol):
         self.transport.write(answer)
         self.transport.write_eof()
 
+    def _unsent_bytes(self) -> int:
+        queued = array.array("i", [0])
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+        return self.transport.get_write_buffer_size() + queued[0]
+
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
@@ -173,7 +183,7 @@ class _Hardened(HttpToolsProtocol):
         self._heading = True
         super().on_message_begin()
         self.scope["moe.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-        self.scope["moe.unsent"] = self.transport.get_write_buffer_size  # type: ignore[typeddict-unknown-key]
+        self.scope["moe.unsent"] = self._unsent_bytes  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         if not self._skip:
