@@ -181,8 +181,48 @@ class GatewayState(_Wire):
     last_exit: str = ""
 
 
+class Event(_Wire):
+    """Something that happened, for the operator's list. `id` is unique for ever, so that telling it twice keeps it
+    once; `kind` is dotted and fixed (gateway/events.py); `who`: the admin who did it, "" when nobody did."""
+
+    id: str
+    at_s: float
+    kind: str
+    severity: Severity
+    text: str
+    who: str = ""
+
+
+class GpuGauge(_Wire):
+    """One card as NVML saw it last; None = it does not say. Shares are 0..1; rates are bytes a second."""
+
+    index: int
+    name: str
+    busy_share: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    link_gen: int | None = None
+    link_width: int | None = None
+    slowed_by: tuple[str, ...] = ()
+
+
+class GaugesState(_Wire):
+    """What the cards do. `at_s`: when they last answered, wall clock; `error`: why they do not answer now."""
+
+    at_s: float
+    gpus: tuple[GpuGauge, ...] = ()
+    error: str = ""
+
+
 class BoxState(_Wire):
-    """Everything the daemon knows. `revision` grows by one with every change; long polls wait on it."""
+    """Everything the daemon knows. `revision` grows by one with every change; long polls wait on it. `protocol` is
+    raised when a gateway of the version before could not work with this daemon any more. `events`: the latest of the
+    daemon's own, oldest first."""
 
     revision: int = 0
     version: str = ""
@@ -193,3 +233,6 @@ class BoxState(_Wire):
     gateway: GatewayState = GatewayState()
     findings: tuple[Finding, ...] = ()
     plan: PlanState | None = None
+    protocol: int = 1
+    events: tuple[Event, ...] = ()
+    gauges: GaugesState | None = None

@@ -1,0 +1,107 @@
+"""What the ledger keeps of a request, and what is read from it. Pure.
+
+Rules:
+- Never text of a prompt or an answer, never a key. A request that no seat made is not kept: strangers would fill the
+  disk.
+- Times: `at_s` are wall-clock seconds, the others durations in seconds. None = not known, which is not 0.
+- `estimated`: the engine did not say how many tokens it made (it was cut, or it failed); they were counted otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request that is over; the fields are those of gateway/outcome.py."""
+
+    at_s: float
+    request_id: str
+    seat: str
+    route: str
+    word: str
+    status: int
+    code: str
+    queue_s: float
+    ttft_s: float | None
+    duration_s: float
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int
+    tok_per_s: float | None
+    estimated: bool
+    stream: bool
+    body_bytes: int
+    run: str
+    turn: int | None
+    helper: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One seat, or all (`seat` ""), over a time. `hit_share`: cached of prompt tokens where the engine told both, 0..1.
+    `estimated`: requests whose output tokens are estimates. `wait_p50_s`, `wait_p95_s`: of what got a ticket."""
+
+    seat: str
+    requests: int = 0
+    served: int = 0
+    refused: int = 0
+    failed: int = 0
+    left: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+    hit_share: float | None = None
+    wait_p50_s: float | None = None
+    wait_p95_s: float | None = None
+    ttft_p50_s: float | None = None
+    tok_per_s_p50: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeatMonth:
+    """Tokens of one seat in the current calendar month, UTC, and its soft budget (None = none)."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    requests: int
+    budget_tokens: int | None = None
+
+    @property
+    def over(self) -> bool:
+        """Above the budget: output tokens and uncached prompt tokens count."""
+        used = self.completion_tokens + self.prompt_tokens - self.cached_tokens
+        return self.budget_tokens is not None and used > self.budget_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """How the ledger itself is. `lost`: rows that were not kept since the process started; `error`: why, "" while all
+    is well; `busy`: how often a fifth stream was wanted, see activity.py; None before the first look."""
+
+    rows: int = 0
+    lost: int = 0
+    error: str = ""
+    size_bytes: int = 0
+    oldest_s: float | None = None
+    busy: Activity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How busy the team is, from what it did. `hours`: working hours looked at; `seats`: seats that were active in
+    them; `duty_share`: share of working time that one active seat streams; `at_once[k]`: share of working time with
+    exactly k requests in the box, running or in line; `above_share`: with more than `streams`."""
+
+    since_s: float
+    until_s: float
+    hours: float
+    seats: int
+    requests: int
+    streams: int
+    duty_share: float
+    at_once: tuple[float, ...]
+    above_share: float

@@ -1,0 +1,39 @@
+"""What the operator changed by hand while the box runs: a mode, and seats that are off. Pure.
+
+It lies over the files, which stay the operator's: a seat that is off here is off whatever seats.toml says, and one that
+is disabled there stays so. It outlives a restart, so that a box in maintenance does not begin to serve by itself.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Mode(StrEnum):
+    """SERVING: as ever. PAUSED: running streams go on, who comes waits in line, nobody is let through. DRAINED: running
+    streams go on, who comes is refused with a time to come back."""
+
+    SERVING = "serving"
+    PAUSED = "paused"
+    DRAINED = "drained"
+
+
+class _Kept(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Changed(_Kept):
+    """Who changed it and when, wall-clock seconds."""
+
+    by: str
+    at_s: float
+
+
+class Overlay(_Kept):
+    """`changed` tells of the mode, None while it is SERVING; `seats`: those that are off."""
+
+    mode: Mode = Mode.SERVING
+    changed: Changed | None = None
+    seats: dict[str, Changed] = {}
