@@ -3,6 +3,7 @@
 Rules:
 - Every change that is shown raises `revision` by one; a reader that has revision N waits for more than N.
 - Changes of progress and log lines are gathered for `GATHER_S`; all others are shown at once.
+- What follows from a change (its events) is shown with it, in the same revision.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ GATHER_S = 0.2
 
 
 class Board:
-    """One per daemon. `listen(callback)`: told of every shown state, on the event loop."""
+    """One per daemon. `listen(callback)`: told of every shown state, on the event loop. `follow(before, after)`: the
+    state to show instead of `after`."""
 
-    def __init__(self, first: BoxState) -> None:
+    def __init__(self, first: BoxState, follow: Callable[[BoxState, BoxState], BoxState] | None = None) -> None:
+        self._follow = follow
         self._shown = first
         self._next = first
         self._timer: asyncio.TimerHandle | None = None
@@ -58,7 +61,8 @@ class Board:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._shown = self._next = self._next.model_copy(update={"revision": self._shown.revision + 1})
+        changed = self._next if self._follow is None else self._follow(self._shown, self._next)
+        self._shown = self._next = changed.model_copy(update={"revision": self._shown.revision + 1})
         self._changed.set()
         self._changed = asyncio.Event()
         for callback in self._listeners:

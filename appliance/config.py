@@ -10,14 +10,12 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -29,6 +27,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from appliance import addresses
 from appliance.box.settings import PreflightSettings
 from appliance.engine.settings import (
     CommandSettings,
@@ -39,7 +38,7 @@ from appliance.engine.settings import (
 )
 from appliance.errors import ConfigError
 from appliance.plan.settings import PlanSettings
-from gateway.settings import AdmissionSettings, LimitSettings
+from gateway.settings import AdmissionSettings, LedgerSettings, LimitSettings
 from gateway.toml_lines import parse_toml, validation_error
 from gateway.unixserver import PATH_MAX_BYTES
 
@@ -59,51 +58,10 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "engine": tuple(ENGINES.values()),
     "admission": (AdmissionSettings,),
     "gateway": (LimitSettings,),
+    "ledger": (LedgerSettings,),
     "plan": (PlanSettings,),
     "preflight": (PreflightSettings,),
 }
-
-
-def _address(text: str) -> str:
-    host, separator, port = text.rpartition(":")
-    if not separator or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535 or not host:
-        raise ValueError("must be HOST:PORT with a port from 1 to 65535, for instance 127.0.0.1:8000 or [::1]:8000")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if host != "localhost":
-        try:
-            address = ipaddress.ip_address(host[1:-1] if bracketed else host)
-        except ValueError:
-            raise ValueError("must name an IP address or localhost, for instance 127.0.0.1:8000") from None
-        if bracketed != (address.version == 6):
-            raise ValueError("must have an IPv6 address, and only that, in brackets, for instance [::1]:8000")
-    return text
-
-
-def _origin(text: str) -> str:
-    if not text:
-        return text
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    alone = parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc or port == 0)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not alone or re.search(r"[\s?#]", text):
-        raise ValueError("must be http:// or https:// and a host alone, no path behind it: https://box.example")
-    return text
-
-
-def _proxy(text: str) -> str:
-    """The address in the form in which connections show theirs."""
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        pass
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        raise ValueError("must be an IP address, for instance 10.0.0.1") from None
-    raise ValueError("is a network; list the address of each proxy, for instance 10.0.0.1")
 
 
 def _kind_or_embedded(table: Any) -> Any:
@@ -111,7 +69,7 @@ def _kind_or_embedded(table: Any) -> Any:
 
 
 class Config(BaseSettings):
-    """Everything an operator may set. Tables: [engine], [admission], [gateway], [plan], [preflight]."""
+    """Everything an operator may set. Tables: [engine], [admission], [gateway], [ledger], [plan], [preflight]."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -122,13 +80,13 @@ class Config(BaseSettings):
         nested_model_default_partial_update=False,
     )
 
-    listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:8000"
+    listen: Annotated[str, AfterValidator(addresses.listening)] = "127.0.0.1:8000"
     """Public address, HOST:PORT, port 1 to 65535. Off loopback, plain HTTP is a finding: put TLS in front. Default
     127.0.0.1:8000."""
-    public_url: Annotated[str, AfterValidator(_origin)] = ""
+    public_url: Annotated[str, AfterValidator(addresses.origin)] = ""
     """Address that developers type, when a proxy is in front: http:// or https:// and a host, no path. Default:
     http:// and `listen`."""
-    trusted_proxies: tuple[Annotated[str, AfterValidator(_proxy)], ...] = ()
+    trusted_proxies: tuple[Annotated[str, AfterValidator(addresses.proxy)], ...] = ()
     """IP addresses, not networks, of proxies whose X-Forwarded-* headers are believed. Default none."""
     state_dir: PathSetting = Path("state")
     """Folder for what must outlive a restart: seats, admins, models, logs. Default `state`."""
@@ -147,6 +105,8 @@ class Config(BaseSettings):
     """Who streams, who waits."""
     gateway: LimitSettings = LimitSettings()
     """Bodies, slow clients, heartbeats, drain."""
+    ledger: LedgerSettings = LedgerSettings()
+    """Who used what, and how long that is kept."""
     plan: PlanSettings = PlanSettings()
     """Which weights sit in host RAM."""
     preflight: PreflightSettings = PreflightSettings()
@@ -199,13 +159,22 @@ class Paths(BaseModel):
 
 def find_config(explicit: Path | None, environ: Mapping[str, str]) -> Path | None:
     """The file to read: the one named, $MOE_APPLIANCE_CONFIG, ./appliance.toml, /etc/moe-appliance/...; None
-    when there is none. Raises ConfigError when a file that was named does not exist."""
+    when there is none. Raises ConfigError when a file that was named does not exist, or one may not be looked at."""
     named = explicit or (Path(environ["MOE_APPLIANCE_CONFIG"]) if environ.get("MOE_APPLIANCE_CONFIG") else None)
     if named is not None:
-        if not named.is_file():
+        if not _there(named):
             raise ConfigError(f"there is no configuration file {named}", "name an existing file with --config FILE")
         return named
-    return next((path for path in (Path("appliance.toml"), SYSTEM_CONFIG) if path.is_file()), None)
+    return next((path for path in (Path("appliance.toml"), SYSTEM_CONFIG) if _there(path)), None)
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError as error:  # the package's folder is for the service's group alone
+        raise ConfigError(
+            f"you may not look into {path.parent}", "run it with sudo, or name another --config FILE"
+        ) from error
 
 
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Config, Paths]:
@@ -213,8 +182,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Co
 
     `path` None = defaults and environment only, relative to the current folder.
     """
-    text = ""
-    data: dict[str, Any] = {}
+    raw = b""
     if path is not None:
         try:
             raw = path.read_bytes()
@@ -222,7 +190,12 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Co
             raise ConfigError(
                 f"{path}: cannot be read: {error.strerror}", f"check its owner and mode: {path}"
             ) from error
-        text, data = parse_toml(path, raw)
+    return parsed(path, raw, environ)
+
+
+def parsed(path: Path | None, raw: bytes, environ: Mapping[str, str]) -> tuple[Config, Paths]:
+    """The same of a file's bytes, whether it has them yet or not."""
+    text, data = parse_toml(path, raw) if path is not None else ("", {})
     _refuse_unknown_variables(environ)
     try:
         config = Config(**_over(data, _numbers(_Environment(environ)())))

@@ -26,6 +26,7 @@ import httpx
 
 from appliance import __version__
 from appliance.board import Board
+from appliance.box.gauges import Gauges
 from appliance.config import Config, Paths, listen_address, public_url
 from appliance.control import Verb, control_app
 from appliance.engine.adapter import Adapter
@@ -35,18 +36,27 @@ from appliance.engine.external import ExternalEngine
 from appliance.engine.leftovers import sweep
 from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
 from appliance.engine.supervisor import EngineSupervisor
-from appliance.errors import AlreadyRunning
+from appliance.errors import AlreadyRunning, MoeError, PortTaken
 from appliance.examine import Examiner
 from appliance.files import FolderLock, make_folder, usable
-from appliance.gatewayproc import GatewayProcess
-from appliance.listener import answer_absent, open_public
+from appliance.gatewayproc import STOP_MARGIN_S, GatewayProcess
+from appliance.happenings import Happenings
+from appliance.installed import interpreter
+from appliance.listener import AddressAbsent, answer_absent, open_public
+from appliance.notify import Notify
+from appliance.service import EXTEND_S, Service
+from appliance.unwaited import unwaited
 from gateway import unixserver
 from gateway.logs import Log
-from gateway.settings import GatewaySettings
-from gateway.state import BoxState
+from gateway.settings import RETIRE_MAX_S, GatewaySettings
+from gateway.state import BoxState, GaugesState
 
 KEEP_S = 1.0
 """Pause between two looks at whether the folders are still as we made them."""
+ADDRESS_S = 60
+"""How long a service waits for its address, seconds."""
+ENGINE_STOP_S = 30.0
+"""How long the end of an engine may take beyond its own grace."""
 
 
 class Daemon:
@@ -60,11 +70,15 @@ class Daemon:
         *,
         hangup_stops: bool = False,
         child_stderr: IO[str] | None = None,
+        notify: Notify | None = None,
     ) -> None:
         self.config = config
         self.paths = paths
-        self.board = Board(BoxState(version=__version__, started_s=time.time(), public_url=public_url(config)))
+        happenings = Happenings()
+        first = BoxState(version=__version__, started_s=time.time(), public_url=public_url(config))
+        self.board = Board(happenings.began(first), happenings.add)
         self._log = log
+        self._notify = notify or Notify()
         self._hangup_stops = hangup_stops
         self._child_stderr = child_stderr
         self._stop = asyncio.Event()
@@ -85,7 +99,7 @@ class Daemon:
         with _deaf(), _locked(state_dir=paths.state_dir, runtime_dir=paths.runtime_dir) as locks:
             with usable(paths.runtime_dir, "runtime_dir"):
                 self._clean_up()
-            public = open_public(*listen_address(self.config))
+            public = await self._open_public()
             gateway = GatewayProcess(
                 public, self._gateway_settings(), paths.runtime_dir, self.board, self._log, self._child_stderr
             )
@@ -96,6 +110,22 @@ class Daemon:
             finally:
                 public.close()
         self._log.info("daemon.stopped")
+
+    async def _open_public(self) -> socket.socket:
+        """Under a service manager the address may come yet, with the network, or be free yet: wait a while for it."""
+        patience = ADDRESS_S if self._notify.address else 0
+        for waited in range(patience + 1):
+            try:
+                return open_public(*listen_address(self.config))
+            except (AddressAbsent, PortTaken) as error:
+                if waited == patience:
+                    raise
+                self._notify.status(f"waits for its address: {error.message}")
+                self._notify.extend_timeout(EXTEND_S)
+                if not waited:
+                    self._log.warning("daemon.address", error=error.message, limit_s=patience)
+                await asyncio.sleep(1.0)
+        raise AssertionError("the last try returns or raises")
 
     def _clean_up(self) -> None:
         """End what a former daemon left behind. Raises OSError. Blocks for 3 s at most: nothing else runs yet, and a
@@ -114,6 +144,7 @@ class Daemon:
         engine = self._supervisor()
         self._gateway, self._engine = gateway, engine
         self._log.info("daemon.started", listen=self.config.listen, engine=engine.adapter.kind)
+        service = Service(self._notify, self.board, gateway, self.config.gateway.drain_s, stop_limit_s(self.config))
         with self._signals():
             async with asyncio.TaskGroup() as group:
                 app = control_app(self.board, self._verbs())
@@ -121,6 +152,8 @@ class Daemon:
                     group.create_task(unixserver.serve(app, control, self._refused)),
                     group.create_task(engine.run()),
                     group.create_task(self._keep_folders(engine, locks)),
+                    group.create_task(Gauges(self._gauges).run()),
+                    group.create_task(service.run()),
                 ]
                 gateway_task = group.create_task(gateway.run())
                 await self._stop.wait()
@@ -133,17 +166,19 @@ class Daemon:
                 for task in (*tasks, stand_in):
                     task.cancel()
 
+    def _gauges(self, state: GaugesState | None) -> None:
+        self.board.update(at_once=False, gauges=state)
+
     async def _keep_folders(self, engine: EngineSupervisor, locks: list[FolderLock]) -> None:
-        """Mend what somebody removed; the sockets are made again by those who serve on them."""
+        """Mend what somebody removed; the sockets are made again by those who serve on them. In a thread: a disk that
+        hangs must not hold the loop, and the box with it."""
         said = ""
         while True:
             await asyncio.sleep(KEEP_S)
             now = ""
             try:
-                for lock in locks:
-                    if lock.renew():
-                        self._log.warning("folder.mended", folder=str(lock.folder), done="made and locked again")
-                engine.keep_key()
+                for folder in await unwaited(lambda: _mend(engine, locks)):
+                    self._log.warning("folder.mended", folder=folder, done="made and locked again")
             except (OSError, AlreadyRunning) as error:
                 now = str(error)
                 if now != said:
@@ -169,6 +204,7 @@ class Daemon:
             model_aliases=config.model_aliases,
             admission=config.admission,
             limits=config.gateway,
+            ledger=config.ledger,
         )
 
     # Verbs
@@ -182,12 +218,25 @@ class Daemon:
             "start-engine": _told(self._engine.start, "the engine is being started"),
             "stop": self._stop_asked,
             "reload": self._reload,
+            "replace-gateway": self._replace_gateway,
         }
 
     async def _stop_asked(self) -> tuple[int, Mapping[str, object]]:
         again = self._stop.is_set()
         self.stop()
         return 202, {"said": "running streams are being ended now" if again else "the box is being stopped"}
+
+    async def _replace_gateway(self) -> tuple[int, Mapping[str, object]]:
+        """Have the gateway of the installed version take over from the one that runs. The engine goes on."""
+        assert self._gateway is not None
+        streams = self._gateway.load.streams
+        try:
+            program = await self._gateway.replace(interpreter())
+        except MoeError as error:
+            return 409, {"error": error.message, "remedy": error.remedy}
+        limit_s = min(self.config.gateway.drain_s, RETIRE_MAX_S)
+        said = f"a gateway of version {program.version} takes over; {streams} running streams may end for {limit_s:g} s"
+        return 202, {"said": said, "version": program.version, "limit_s": limit_s}
 
     async def _reload(self) -> tuple[int, Mapping[str, object]]:
         """Let the gateway read seats and admins again; its answer is ours."""
@@ -234,6 +283,19 @@ def adapter_of(config: Config, state_dir: Path) -> Adapter:
             return CommandEngine(settings, state_dir=state_dir)
         case ExternalSettings() as settings:
             return ExternalEngine(settings)
+
+
+def _mend(engine: EngineSupervisor, locks: list[FolderLock]) -> list[str]:
+    """The folders that were made again. Raises OSError and AlreadyRunning."""
+    mended = [str(lock.folder) for lock in locks if lock.renew()]
+    engine.keep_key()
+    return mended
+
+
+def stop_limit_s(config: Config) -> float:
+    """The longest that an orderly stop takes, seconds."""
+    grace_s = config.engine.grace_s if isinstance(config.engine, CommandSettings) else 0.0
+    return config.gateway.drain_s + STOP_MARGIN_S + grace_s + ENGINE_STOP_S
 
 
 def raise_file_limit() -> None:

@@ -11,6 +11,9 @@ Rules:
 5. The engine is not touched by any of this.
 6. What a start needs of the runtime folder is made again when somebody removed it.
 7. stdin of the gateway is a pipe from us: when it closes, the gateway ends by itself.
+8. A gateway that is replaced by one of another version retires first (gateway/app.py), since only one at a time may
+   hand out the engine's streams; the new one was asked before whether it can be started. When it ends twice without an
+   answer, the daemon's own version is started again. A stop wins over a replacement.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sys
 import time
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import IO
 
@@ -28,11 +31,14 @@ import httpx
 
 from appliance.board import Board
 from appliance.engine.leftovers import write_record
+from appliance.errors import MoeError
 from appliance.files import FOLDER_MODE, write_private
+from appliance.installed import OWN, Program, checked
 from appliance.listener import answer_absent
+from appliance.service import Load
 from gateway.logs import Log
-from gateway.settings import GatewaySettings
-from gateway.state import GatewayState
+from gateway.settings import RETIRE_MAX_S, GatewaySettings
+from gateway.state import Finding, GatewayState, Severity
 
 PROBE_S = 2.0
 PROBE_PAUSE_S = 0.25
@@ -42,10 +48,19 @@ YOUNG_S = 5.0
 YOUNG_DELAY_S = 0.9
 ABSENT_S = 3.0
 STOP_MARGIN_S = 5.0
+"""The gateway's own last words take 2 s after its drain."""
+LOOK_S = 1.0
+
+UNBORN_MAX = 2
+
+REPLACED = "replaced"
+FALLBACK = "gateway.fallback"
+HUNG = "killed, it did not answer"
 
 
 class GatewayProcess:
-    """One per daemon; `write_settings`, then `run` for ever, `stop` once."""
+    """One per daemon; `write_settings`, then `run` for ever, `stop` once. `pulse` grows with every step of the
+    supervision: a probe that ended, a start, a look at one that does not go."""
 
     def __init__(
         self,
@@ -65,11 +80,30 @@ class GatewayProcess:
         self._board = board
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
+        self._program = self._next = OWN
+        self._replacing = self._hung = False
+        self._unborn = 0
+        self._load = Load()
+        self.pulse = 0
         self._live = asyncio.Event()
         self._gone = asyncio.Event()
         self._gone.set()
         self._ended = asyncio.Event()
         self._stopping = False
+
+    @property
+    def answers(self) -> bool:
+        """Whether the gateway that runs has answered its probe."""
+        return self._live.is_set()
+
+    @property
+    def load(self) -> Load:
+        """What the gateway said at its last probe."""
+        return self._load
+
+    async def answered(self) -> None:
+        """Wait until a gateway answers."""
+        await self._live.wait()
 
     def write_settings(self) -> None:
         """Write the file that each gateway reads at its start. Raises OSError."""
@@ -86,6 +120,7 @@ class GatewayProcess:
                     await self._one_life()
                 except OSError as error:  # no memory, no process: the engine goes on, and there may be some soon
                     self._log.error("gateway.ended", how=f"it cannot be started: {error}")
+                    self._note_unborn(f"it cannot be started: {error}")
                 young = young + 1 if time.monotonic() - started_s < YOUNG_S else 0
                 if not self._stopping and young > 1:
                     await asyncio.sleep(YOUNG_DELAY_S)  # 1
@@ -103,6 +138,22 @@ class GatewayProcess:
                 await self._gone.wait()
         self._signal(process, signal.SIGKILL)
         await self._gone.wait()
+
+    async def replace(self, python: str) -> Program:
+        """Rule 8; returns when the running gateway was told to retire. Raises MoeError when nothing is replaced."""
+        process = self._process
+        if process is None or not self._live.is_set() or self._replacing or self._stopping:
+            raise MoeError("there is no gateway that could be replaced now", "moe-appliance status; then again")
+        program = await checked(python, self._settings_file)
+        if process is not self._process or self._replacing or self._stopping:
+            raise MoeError("the gateway ended meanwhile", "again: moe-appliance upgraded")
+        self._log.info("gateway.replacing", version=program.version, python=program.python)
+        self._next, self._replacing = program, True
+        self._board.update(findings=self._other_findings())  # of an earlier try
+        self._signal(process, signal.SIGUSR2)
+        kill_after_s = min(self._settings.limits.drain_s, RETIRE_MAX_S) + STOP_MARGIN_S
+        asyncio.get_running_loop().call_later(kill_after_s, self._signal, process, signal.SIGKILL)
+        return program
 
     def hurry(self) -> None:
         """While it drains: end the running streams now."""
@@ -122,31 +173,78 @@ class GatewayProcess:
         self._gone.clear()
         self._ended.clear()
         board = self._board.state.gateway
-        self._board.update(gateway=board.model_copy(update={"pid": process.pid, "since_s": time.time()}))
-        self._log.info("gateway.spawned", pid=process.pid)
+        running = {"pid": process.pid, "since_s": time.time(), "version": self._program.version}
+        self._board.update(gateway=board.model_copy(update=running))
+        self._log.info("gateway.spawned", pid=process.pid, version=self._program.version)
+        self._hung = False
         prober = asyncio.create_task(self._probe(process))
         try:
-            code = await process.wait()
+            code = await self._ended_with(process)
         except asyncio.CancelledError:
             self._signal(process, signal.SIGKILL)
             raise
         finally:
             prober.cancel()
+            lived = self._live.is_set()
             self._live.clear()
             self._process = None
             self._gone.set()
             self._ended.set()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        self._log.log(20 if self._stopping else 40, "gateway.ended", pid=process.pid, how=how)
-        state = GatewayState(restarts=board.restarts + (0 if self._stopping else 1), last_exit=how)
-        self._board.update(gateway=state)
+        self._note_end(process.pid, code, lived=lived)
+
+    async def _ended_with(self, process: asyncio.subprocess.Process) -> int:
+        """The exit code. One that was killed and does not go is the kernel's matter: our supervision is not stuck."""
+        ending = asyncio.ensure_future(process.wait())
+        try:
+            while not ending.done():
+                await asyncio.wait([ending], timeout=LOOK_S)
+                self.pulse += self._hung or self._stopping
+        finally:
+            ending.cancel()
+        return ending.result()
+
+    def _note_end(self, pid: int, code: int, *, lived: bool) -> None:
+        before = self._board.state.gateway
+        how = HUNG if self._hung else f"signal {-code}" if code < 0 else f"exit code {code}"
+        asked = self._stopping or self._replacing
+        self._log.log(20 if asked else 40, "gateway.ended", pid=pid, how=how, version=self._program.version)
+        if self._replacing:
+            how = REPLACED
+            self._program, self._replacing = self._next, False
+        self._board.update(gateway=GatewayState(restarts=before.restarts + (not asked), last_exit=how))
+        if lived or asked:
+            self._unborn = 0
+        else:
+            self._note_unborn(how)
+
+    def _note_unborn(self, how: str) -> None:
+        """Rule 8, its end: go back to the daemon's own version."""
+        self._unborn += 1
+        if self._unborn < UNBORN_MAX or self._program == OWN:
+            return
+        version = self._program.version
+        self._log.error("gateway.fallback", version=version, how=how, to=OWN.version)
+        self._program = OWN
+        found = Finding(
+            id=FALLBACK,
+            severity=Severity.WARN,
+            title="The new version's gateway does not start",
+            observed=f"version {version}: {how}; the gateway of version {OWN.version} goes on",
+            required=f"a gateway of version {version}",
+            remedy="journalctl -u moe-appliance EVENT=gateway.ended; then: sudo moe-appliance upgraded",
+        )
+        self._board.update(findings=(*self._other_findings(), found))
+
+    def _other_findings(self) -> tuple[Finding, ...]:
+        return tuple(found for found in self._board.state.findings if found.id != FALLBACK)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
+        self.pulse += 1
         self._runtime_dir.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)  # 6
         if not self._settings_file.exists():
             self.write_settings()
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
+            self._program.python,
             "-P",
             "-m",
             "gateway",
@@ -154,7 +252,7 @@ class GatewayProcess:
             str(self._settings_file),
             "--fd",
             str(self._public.fileno()),
-            stdin=asyncio.subprocess.PIPE,
+            stdin=PIPE,
             stderr=self._stderr,
             pass_fds=(self._public.fileno(),),
             start_new_session=True,
@@ -173,8 +271,9 @@ class GatewayProcess:
         missed = 0
         async with self._client(PROBE_S) as client:
             while True:
+                self.pulse += 1
                 try:
-                    (await client.get("/live")).raise_for_status()
+                    said = (await client.get("/live")).raise_for_status()
                 except httpx.TimeoutException:
                     missed += 1
                 except httpx.HTTPError:
@@ -182,11 +281,13 @@ class GatewayProcess:
                     await asyncio.sleep(PROBE_S if self._live.is_set() else 0.05)  # its socket may be made again
                 else:
                     missed = 0
+                    self._load = _load_of(said)
                     self._live.set()
                     await asyncio.sleep(PROBE_PAUSE_S)
                 too_late = not self._live.is_set() and time.monotonic() > first_until_s
                 if missed >= PROBES_MAX or too_late:
                     self._log.error("gateway.hung", pid=process.pid)
+                    self._hung = True
                     self._signal(process, signal.SIGKILL)
                     return
 
@@ -219,3 +320,12 @@ class GatewayProcess:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
+
+
+def _load_of(said: httpx.Response) -> Load:
+    """What a probe was answered; a gateway of another version may say more, less, or nothing."""
+    try:
+        told = said.json()
+        return Load(int(told["streams"]), int(told["waiting"]), str(told.get("mode", "")))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Load()

@@ -81,16 +81,29 @@ class Listed:
     max_streams: int | None
     expires: datetime | None
     old_until: datetime | None
+    tokens_per_month: int | None = None
 
 
 # ------------------------------------------------------------------------------------------ verbs
 
 
 def add_seat(
-    path: Path, name: str, *, max_streams: int | None = None, expires: date | datetime | None = None
+    path: Path,
+    name: str,
+    *,
+    max_streams: int | None = None,
+    tokens_per_month: int | None = None,
+    expires: date | datetime | None = None,
 ) -> NewKey:
     """Add a seat; raises MoeError for a bad or taken name, or a file that cannot be changed."""
-    return _add(path, _SEATS, name, {"max_streams": max_streams, "expires": expires}, SeatRow)
+    fields = {"max_streams": max_streams, "tokens_per_month": tokens_per_month, "expires": expires}
+    return _add(path, _SEATS, name, fields, SeatRow)
+
+
+def limit_seat(path: Path, name: str, limits: Mapping[str, int | None]) -> bool:
+    """Change `max_streams` and `tokens_per_month`, of which those that are left out stay; None takes a limit away.
+    Returns False when they were so already."""
+    return _change(path, _SEATS, name, lambda row: row.model_copy(update=dict(limits)))
 
 
 def rotate_seat(path: Path, name: str, *, grace: timedelta = GRACE, now: datetime | None = None) -> NewKey:
@@ -214,9 +227,9 @@ def _list(path: Path, kind: _Kind[Row], now: datetime) -> tuple[Listed, ...]:
     for name, row in sorted(kind.rows(path, raw).items()):
         previous = row.previous if isinstance(row, SeatRow) else None
         old_until = previous.until if previous is not None and previous.until > now else None
-        streams = row.max_streams if isinstance(row, SeatRow) else None
+        streams, budget = (row.max_streams, row.tokens_per_month) if isinstance(row, SeatRow) else (None, None)
         state = account_of(name, row).state(now.timestamp())
-        found.append(Listed(name, state, streams, row.expires, old_until))
+        found.append(Listed(name, state, streams, row.expires, old_until, budget))
     return tuple(found)
 
 

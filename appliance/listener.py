@@ -21,6 +21,11 @@ ABSENT_RETRY_S = 10
 READ_LIMIT_S = 2.0
 CONNECTIONS_MAX = 256
 
+
+class AddressAbsent(ConfigError):
+    """The machine has no such address; at boot it may get it yet."""
+
+
 _ABSENT_BODY = json.dumps(
     {
         "error": {
@@ -40,7 +45,8 @@ ABSENT_ANSWER = (
 
 
 def open_public(host: str, port: int) -> socket.socket:
-    """The listening socket. Raises PortTaken when the address is in use, ConfigError when it cannot be used."""
+    """The listening socket. Raises PortTaken when the address is in use, AddressAbsent when this machine has none such,
+    another ConfigError when it cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -63,7 +69,7 @@ def _bind_error(host: str, port: int, error: OSError) -> ConfigError | PortTaken
         case errno.EACCES:
             return ConfigError(f"no permission to listen on {where}", "set listen to a port of 1024 or above")
         case errno.EADDRNOTAVAIL:
-            return ConfigError(f"this machine has no address {host}", "see: ip -brief address; then correct listen")
+            return AddressAbsent(f"this machine has no address {host}", "see: ip -brief address; then correct listen")
         case _:
             return ConfigError(f"cannot listen on {where}: {error.strerror}", "correct listen in appliance.toml")
 

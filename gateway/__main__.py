@@ -1,15 +1,19 @@
 """`python -m gateway`: the gateway process, under the daemon or alone in front of any OpenAI-compatible engine.
 
 Under the daemon: `--settings FILE --fd N`. Alone: `--listen HOST:PORT --engine-url URL --seats FILE`.
-Keys come from files, never from the command line.
+Keys come from files, never from the command line. `--check` serves nothing: it says, as JSON, that this version can be
+started with such settings.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
+import platform
 import socket
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import uvloop
@@ -17,6 +21,7 @@ from pydantic import ValidationError
 
 from gateway import logs
 from gateway.app import run
+from gateway.environment import hold_environment
 from gateway.errors import ConfigError, MoeError
 from gateway.settings import AdmissionSettings, GatewaySettings, StaticEngine
 from gateway.state import EngineProfile
@@ -28,6 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     log = logs.configure("gateway")
     try:
         settings = _settings(args)
+        if args.check:
+            print(json.dumps({"version": version("moe-appliance"), "python": platform.python_version()}))  # noqa: T201
+            return 0
+        hold_environment()
         public = socket.socket(fileno=args.fd) if args.fd is not None else _listen(args.listen)
         public.setblocking(False)
         gc.freeze()
@@ -42,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m gateway", description=__doc__)
     parser.add_argument("--settings", type=Path, help="settings file written by the daemon")
     parser.add_argument("--fd", type=int, help="inherited listening socket")
+    parser.add_argument("--check", action="store_true", help="start nothing; exit 0 when these settings can be used")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT")
     parser.add_argument("--engine-url", help="an OpenAI-compatible engine, without /v1")
     parser.add_argument("--engine-key-file", type=Path, help="file that holds the engine's API key")
@@ -56,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(args: argparse.Namespace) -> GatewaySettings:
     try:
         if args.settings is not None:
-            return GatewaySettings.model_validate_json(args.settings.read_bytes())
+            return GatewaySettings.of_daemon(args.settings.read_bytes())
         if args.engine_url is None:
             raise ConfigError("no engine was named", "add --engine-url http://127.0.0.1:PORT (or --settings FILE)")
         profile = EngineProfile(name="static", floor_tok_per_s=40.0, cold_tokens=12_000, streams=args.streams)

@@ -5,59 +5,52 @@ Rules:
 - Every answer below /admin, refusals too, carries HEADERS; all but static files may not be stored.
 - A token is never logged and never in an address: the login page takes it from the fragment, which no browser
   sends.
-- The cookie is read by GET routes that change nothing; the one change, logging out, is a POST and the cookie is
-  SameSite=Strict. A POST that a browser sends for another site is refused. That needs the referrer policy to be
-  same-origin: with no-referrer, browsers say `Origin: null` for our own forms too.
+- The cookie is read by GET routes that change nothing; what changes something is a POST, in a session with the CSRF
+  value of its form, and the cookie is SameSite=Strict. A POST that a browser sends for another site is refused. That
+  needs the referrer policy to be same-origin: with no-referrer, browsers say `Origin: null` for our own forms too.
 - The brake on failed logins never stops the right token: anybody can fail, and would lock everybody out.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlsplit
+from functools import partial
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.routing import BaseRoute
 
+from gateway.admin_actions import STALE, AdminActions
 from gateway.admin_assets import static_files, templates
+from gateway.events import Events
+from gateway.forms import read_form
 from gateway.keys import ADMIN_PREFIX, SEAT_PREFIX
 from gateway.logs import Log
+from gateway.pages import Table, page_routes, peer
 from gateway.seats import Admin, AdminBook, AdminName, Denied
-from gateway.sessions import LIFETIME_S, FailureBrake, issue, read
+from gateway.sessions import LIFETIME_S, FailureBrake, csrf, csrf_good, issue, read
 from gateway.snapshot import GatewaySnapshot
-from gateway.state import BoxState
+from gateway.state import BoxState, Severity
 from gateway.status import view
 from gateway.status_view import StatusView
 
 COOKIE = "moe_admin"
-LOGIN_MAX_BYTES = 8 * 1024
-LOGIN_TIMEOUT_S = 10.0
-HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "cache-control": "no-store",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class AdminPages:
-    """What the page needs of the gateway. `secret`: 32 bytes or more that sign the cookies; `secure`: whether a
-    request came over https; `now` and `monotonic` are the clocks, seconds."""
+    """What the page needs of the gateway. `secret`: 32 bytes or more that sign the cookies; `actions`: what its buttons
+    do; `secure`: whether a request came over https; `now` and `monotonic` are the clocks, seconds."""
 
     box: Callable[[], BoxState]
     snapshot: Callable[[], GatewaySnapshot]
     admins: Callable[[], AdminBook]
     log: Log
+    events: Events
     secret: bytes
+    actions: AdminActions
     secure: Callable[[Request], bool]
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
@@ -65,65 +58,37 @@ class AdminPages:
 
 def admin_routes(pages: AdminPages) -> list[BaseRoute]:
     """The routes of /admin and everything below it."""
-    app = _AdminApp(pages)
-    return [Route("/admin", app), Mount("/admin", app)]
+    return page_routes("/admin", _AdminAnswers(pages).table, lambda: pages.box().public_url)
 
 
-_Answer = Callable[[Request], Awaitable[Response]]
-
-
-class _AdminApp:
-    """Dispatches by path and method itself, so that no answer of a router goes out without HEADERS."""
-
+class _AdminAnswers:
     def __init__(self, pages: AdminPages) -> None:
         self._pages = pages
         self._brake = FailureBrake()
         self._assets = static_files()
         self._templates = templates(self._assets)
-        self._table: Mapping[str, Mapping[str, _Answer]] = {
+        self.table: Table = {
             "/admin": {"GET": self._page},
             "/admin/": {"GET": self._to_page},
             "/admin/fragment": {"GET": self._fragment},
             "/admin/status.json": {"GET": self._json},
             "/admin/login": {"GET": self._to_page, "POST": self._login},
             "/admin/logout": {"POST": self._logout},
+            **{path: {"POST": self._act} for path in pages.actions.table()},
             **{f"/admin/static/{name}": {"GET": self._static} for name in self._assets},
         }
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive)
-        try:
-            response = await self._answer(request)
-        except ClientDisconnect:
-            return
-        for name, value in HEADERS.items():
-            response.headers.setdefault(name, value)
-        await response(scope, receive, _without_body(send) if request.method == "HEAD" else send)
-
-    async def _answer(self, request: Request) -> Response:
-        answers = self._table.get(request.scope["path"])
-        if answers is None:
-            return Response("There is no such page. Try /admin\n", 404, media_type="text/plain")
-        answer = answers.get("GET" if request.method == "HEAD" else request.method)
-        if request.method == "POST" and answer is not None and _from_another_site(request, self._pages.box()):
-            text = "Another site sent this form, or a proxy in front changes the Host header. Open /admin itself.\n"
-            return Response(text, 403, media_type="text/plain")
-        if answer is None:
-            allowed = [*answers, "HEAD"] if "GET" in answers else [*answers]
-            return Response(f"Use {' or '.join(answers)}.\n", 405, {"allow": ", ".join(allowed)}, "text/plain")
-        return await answer(request)
 
     # Who asks
 
     def _who(self, request: Request) -> AdminName | Denied:
-        book, now_s = self._pages.admins(), self._pages.now()
-        found = read(self._pages.secret, request.cookies.get(COOKIE, ""), book, now_s)
+        found = self._session(request)
         if found is not None:
             return found
-        asked = book.authenticate(request.scope["headers"], now_s)
+        asked = self._pages.admins().authenticate(request.scope["headers"], self._pages.now())
         return asked.name if isinstance(asked, Admin) else asked
+
+    def _session(self, request: Request) -> AdminName | None:
+        return read(self._pages.secret, request.cookies.get(COOKIE, ""), self._pages.admins(), self._pages.now())
 
     def _view(self) -> StatusView:
         return view(self._pages.box(), self._pages.snapshot(), self._pages.now())
@@ -136,14 +101,16 @@ class _AdminApp:
             if "authorization" in request.headers:
                 return _denied(who)
             return self._login_page(200, "")
-        return self._html(200, "page.html", view=self._view(), admin=who)
+        return self._html(200, "page.html", view=self._view(), admin=who, csrf=self._csrf(request))
 
     async def _to_page(self, request: Request) -> Response:
         return RedirectResponse("/admin", 303)
 
     async def _fragment(self, request: Request) -> Response:
         who = self._who(request)
-        return _denied(who) if isinstance(who, Denied) else self._html(200, "fragment.html", view=self._view())
+        if isinstance(who, Denied):
+            return _denied(who)
+        return self._html(200, "fragment.html", view=self._view(), csrf=self._csrf(request))
 
     async def _json(self, request: Request) -> Response:
         who = self._who(request)
@@ -157,23 +124,44 @@ class _AdminApp:
         kept = "max-age=31536000, immutable" if asset.url.endswith(f"?{request.url.query}") else "max-age=60"
         return Response(asset.body, 200, {"cache-control": f"public, {kept}", "content-type": asset.content_type})
 
+    # Actions
+
+    async def _act(self, request: Request) -> Response:
+        who = self._who(request)
+        if isinstance(who, Denied):
+            return _denied(who)
+        cookie = request.cookies.get(COOKIE, "") if self._session(request) is not None else None
+        return await self._pages.actions.answer(request, who, cookie, self._said_page)
+
+    def _said_page(self, status: int, said: str) -> Response:
+        return self._html(status, "said.html", said=said)
+
+    def _is_ours(self, request: Request, form: Mapping[str, str], action: str) -> bool:
+        return csrf_good(self._pages.secret, request.cookies.get(COOKIE, ""), action, "", form.get("csrf", ""))
+
+    def _csrf(self, request: Request) -> Callable[..., str]:
+        """For the forms of a page: (action, target="") -> the value of their hidden field `csrf`."""
+        cookie = request.cookies.get(COOKIE, "")
+        return partial(csrf, self._pages.secret, cookie)
+
     # Login
 
     async def _login(self, request: Request) -> Response:
         try:
-            body = await _small_body(request)
+            form = await read_form(request)
         except TimeoutError:
             return self._login_page(408, "The form did not arrive in time.")
-        if body is None:
+        if form is None:
             return self._login_page(413, "That is too long for a token.")
-        return self._try_token(request, _token_of(body))
+        return self._try_token(request, form.get("token", ""))
 
     def _try_token(self, request: Request, token: str) -> Response:
         book, now_s = self._pages.admins(), self._pages.now()
         found = book.check(token, now_s)
         if isinstance(found, Denied):
             return self._login_failed(request, token, found)
-        self._pages.log.info("admin.login", admin=found.name, peer=_peer(request))
+        self._pages.log.info("admin.login", admin=found.name, peer=peer(request))
+        self._pages.events.note("admin.login", Severity.INFO, f"admin {found.name} logged in", found.name)
         response: Response = RedirectResponse("/admin", 303)
         cookie = issue(self._pages.secret, found.name, book, now_s)
         self._set_cookie(request, response, cookie, LIFETIME_S)
@@ -187,10 +175,13 @@ class _AdminApp:
             response.headers["retry-after"] = str(wait_s)
             return response
         self._brake.failed(monotonic_s)
-        self._pages.log.warning("admin.refused", reason=str(found.reason), admin=found.name, peer=_peer(request))
+        self._pages.log.warning("admin.refused", reason=str(found.reason), admin=found.name, peer=peer(request))
         return self._login_page(found.status, _why_not(token, found))
 
     async def _logout(self, request: Request) -> Response:
+        form = await _form(request)
+        if self._session(request) is not None and not self._is_ours(request, form, "logout"):
+            return self._said_page(403, STALE)
         response = RedirectResponse("/admin", 303)
         self._set_cookie(request, response, "", 0)
         return response
@@ -209,67 +200,22 @@ class _AdminApp:
         return Response(self._templates.get_template(template).render(values), status, media_type="text/html")
 
 
+async def _form(request: Request) -> Mapping[str, str]:
+    """The fields; none when they are too many or too late."""
+    try:
+        return await read_form(request) or {}
+    except TimeoutError:
+        return {}
+
+
 def _denied(found: Denied) -> Response:
     headers = {"www-authenticate": 'Bearer realm="moe-appliance admin"'} if found.status == 401 else None
     return JSONResponse({"error": {"code": str(found.reason), "message": found.message}}, found.status, headers)
-
-
-async def _small_body(request: Request) -> bytes | None:
-    """The body, None when it is longer than LOGIN_MAX_BYTES. Raises TimeoutError."""
-    body = b""
-    async with asyncio.timeout(LOGIN_TIMEOUT_S):
-        async for part in request.stream():
-            body += part
-            if len(body) > LOGIN_MAX_BYTES:
-                return None
-    return body
-
-
-def _token_of(body: bytes) -> str:
-    try:
-        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=8)
-    except ValueError:
-        return ""
-    return fields.get("token", [""])[0].strip()
 
 
 def _why_not(token: str, found: Denied) -> str:
     if not token:
         return "Paste an admin token."
     if token.startswith(SEAT_PREFIX) and not token.startswith(ADMIN_PREFIX):
-        return "This is a seat key, which opens no page. On the box, make a token: moe-appliance admins add NAME"
+        return "This is a seat key: it opens the page of its seat, /seat, and nothing here."
     return found.message[:1].upper() + found.message[1:]
-
-
-def _from_another_site(request: Request, box: BoxState) -> bool:
-    """Whether a browser says that the page of another site made it send this. What sends neither header is no
-    browser, and none of another site can name a host of its own in the others."""
-    site = request.headers.get("sec-fetch-site", "")
-    if site in ("same-origin", "none"):
-        return False
-    origin = request.headers.get("origin")
-    if site == "cross-site" or origin is None:
-        return site == "cross-site"
-    ours = (request.headers.get("host", ""), request.headers.get("x-forwarded-host", ""), _host_of(box.public_url))
-    return _host_of(origin) not in {host.strip().lower() for host in ours if host}
-
-
-def _host_of(url: str) -> str:
-    """Host and port of an address; "" when it has none, as `null` has."""
-    try:
-        return urlsplit(url).netloc.lower()
-    except ValueError:
-        return ""
-
-
-def _peer(request: Request) -> str:
-    return request.client.host if request.client else ""
-
-
-def _without_body(send: Send) -> Send:
-    async def headers_only(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message = {**message, "body": b""}
-        await send(message)
-
-    return headers_only

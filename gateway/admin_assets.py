@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from gateway import sparkline
 
 _HERE = Path(__file__).parent
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -36,7 +39,8 @@ def static_files() -> dict[str, Asset]:
 
 
 def templates(assets: dict[str, Asset]) -> Environment:
-    """The environment: everything escaped, an unknown name is an error, `asset(NAME)` gives an address."""
+    """The environment: everything escaped, an unknown name is an error, `asset(NAME)` gives an address, the filters
+    `spark_line` and `spark_area` draw points, `ticks` makes `this` code."""
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
@@ -46,4 +50,11 @@ def templates(assets: dict[str, Asset]) -> Environment:
         auto_reload=False,
     )
     environment.globals["asset"] = lambda name: assets[name].url
+    environment.filters |= {"spark_line": sparkline.line, "spark_area": sparkline.area, "ticks": _ticks}
     return environment
+
+
+def _ticks(text: str) -> Markup:
+    """Text whose parts between backticks are code; all of it escaped."""
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))

@@ -9,15 +9,19 @@ Rules, in the order in which they are applied; the code carries the same numbers
  3. Between seats: fewest tickets held first, then the seat served longest ago, then arrival. So a seat that
     holds two gets a third only while no seat with fewer waits, and gives it up to nobody once it has it.
  4. Inside a seat: arrival. Before 3 and 4: turns before helpers (runs.py), until a helper has waited
-    HELPER_PATIENCE_S; from then on it counts as a turn.
+    HELPER_PATIENCE_S; from then on it counts as a turn. Among turns, and among helpers: seats within their
+    budget before requests of those above it, until such a one has waited BUDGET_PATIENCE_S. No bound of 6 is
+    any lower for them.
  5. Work-conserving: a ticket is handed over in the same call that frees it; none idles while a waiter
-    may run under rule 2.
+    may run under rule 2, unless admission is closed or held.
  6. Refused at arrival: engine or gateway not serving; a bound of the queue hit; a predicted wait
     beyond the deadline. Nobody is refused while a ticket is free for them. The last quarter of the queue
     is for seats with nothing waiting, so that a few busy seats cannot shut a newcomer out.
  7. Nobody waits beyond `queue_deadline_s` without an answer.
  8. A stream ends at `max_stream_s`, and `seat_grace_s` after its seat was taken away.
  9. Closing (engine lost, drain) answers every waiter at once; running streams are not touched.
+10. Held, no ticket is handed over and no wait can be predicted: only the bounds of the queue and the deadline
+    refuse, and say that the box is paused. Closed and held are two things: opening does not end a hold.
 
 Times are seconds of any one monotonic clock. A clock that steps back only delays what is due.
 """
@@ -40,6 +44,7 @@ from gateway.admission_types import (
     Ended,
     Event,
     Granted,
+    Hold,
     Leave,
     Limits,
     Open,
@@ -61,6 +66,8 @@ QUEUE_KEPT_SHARE = 4
 """One place of so many in the queue is kept for seats that have nothing waiting yet."""
 HELPER_PATIENCE_S = 30.0
 """Nobody waits for a title, but the agent that asked for it would think itself forgotten."""
+BUDGET_PATIENCE_S = 60.0
+"""A soft budget puts nobody behind others for longer than this, or a third of the deadline if that is less."""
 HOLD_WEIGHT = 0.1
 """Weight of the newest reply in the running mean of hold times."""
 
@@ -73,6 +80,7 @@ class _Waiting:
     arrived_s: float
     position: int
     turn_from_s: float
+    equal_from_s: float
 
 
 @dataclass(slots=True)
@@ -91,6 +99,7 @@ class Admission:
 
     limits: Limits
     closed: Close | None = None
+    held: bool = False
     _waiting: dict[TicketId, _Waiting] = field(default_factory=dict)
     _running: dict[TicketId, _Running] = field(default_factory=dict)
     _seat_max: dict[str, int | None] = field(default_factory=dict)
@@ -125,6 +134,8 @@ class Admission:
                 effects.extend(self._reject_all(reason, retry_after_s))
             case Open():
                 self.closed = None
+            case Hold(held):
+                self.held = held
             case _:
                 assert_never(event)
         self._expire(now_s, effects)
@@ -187,6 +198,7 @@ class Admission:
             waiting_bytes=self._waiting_bytes(),
             mean_hold_s=self._mean_hold_s,
             measured_holds=self._holds,
+            held=self.held,
         )
 
     # Arrival (rule 6)
@@ -200,7 +212,7 @@ class Admission:
             effects.append(self._rejected(event.id, self.closed.reason, self.closed.retry_after_s, 0))
             return
         turn_from_s = now_s + (HELPER_PATIENCE_S if event.helper else 0.0)
-        waiting = _Waiting(event.id, event.seat, event.body_bytes, now_s, 0, turn_from_s)
+        waiting = _Waiting(event.id, event.seat, event.body_bytes, now_s, 0, turn_from_s, now_s)
         self._waiting[event.id] = waiting
         if self._may_run_now(event.seat):
             return
@@ -212,13 +224,24 @@ class Admission:
             retry_after_s = self._retry_after(wait_s, event.id)
             effects.append(self._rejected(event.id, reason, retry_after_s, waiting.position))
             return
-        effects.append(Queued(event.id, waiting.position, len(self._waiting), wait_s))
+        if event.over_budget:  # 4; and only now, so that it is refused for no bound that it meets within its budget
+            waiting.equal_from_s += min(BUDGET_PATIENCE_S, self.limits.queue_deadline_s / 3)
+            waiting.position = self.position(event.id)
+            wait_s = self.predicted_waits(now_s)[event.id]
+        effects.append(Queued(event.id, waiting.position, len(self._waiting), None if self.held else wait_s))
 
     def _may_run_now(self, seat: str) -> bool:
         """True when a ticket is free for a request of `seat`; by rule 5 nobody else may have it."""
-        return len(self._running) < self.limits.streams and self._below_own_max(seat, self._held())
+        free = len(self._running) < self.limits.streams and not self.held
+        return free and self._below_own_max(seat, self._held())
 
     def _bound_hit(self, waiting: _Waiting, wait_s: float) -> Reason | None:
+        reason = self._full(waiting)
+        if self.held:  # 10
+            return Reason.PAUSED if reason is not None else None
+        return Reason.PREDICTED_WAIT if reason is None and wait_s > self.limits.queue_deadline_s else reason
+
+    def _full(self, waiting: _Waiting) -> Reason | None:
         limits = self.limits
         of_seat = sum(w.seat == waiting.seat for w in self._waiting.values())
         kept_free = limits.queue_max // QUEUE_KEPT_SHARE if of_seat > 1 else 0
@@ -228,8 +251,6 @@ class Admission:
             return Reason.SEAT_QUEUE_FULL
         if limits.queue_bytes and self._waiting_bytes() > limits.queue_bytes:
             return Reason.QUEUE_BYTES
-        if wait_s > limits.queue_deadline_s:
-            return Reason.PREDICTED_WAIT
         return None
 
     # Departure
@@ -265,7 +286,8 @@ class Admission:
     def _expire(self, now_s: float, effects: list[Effect]) -> None:
         for waiting in [w for w in self._waiting.values() if now_s >= self._deadline(w)]:
             wait_s = len(self._waiting) * self._hold_s(now_s) / max(1, self.limits.streams)
-            effects.append(self._drop(waiting, Reason.DEADLINE, self._retry_after(wait_s, waiting.id)))
+            reason = Reason.PAUSED if self.held else Reason.DEADLINE
+            effects.append(self._drop(waiting, reason, self._retry_after(wait_s, waiting.id)))
         for running in self._running.values():
             if running.told:
                 continue
@@ -289,7 +311,7 @@ class Admission:
     # Assignment (rules 1 to 5)
 
     def _assign(self, now_s: float, effects: list[Effect]) -> None:
-        while self.closed is None and len(self._running) < self.limits.streams:
+        while self.closed is None and not self.held and len(self._running) < self.limits.streams:
             lines, held = self._lines(), self._held()
             best = self._best(lines, held, self._served) if lines else None
             if best is None or not self._below_own_max(best.seat, held):
@@ -308,12 +330,12 @@ class Admission:
             lines.setdefault(waiting.seat, deque()).append(waiting)
         return lines
 
-    def _behind(self, waiting: _Waiting) -> bool:
-        """True while it stands behind every turn."""
-        return self._now_s < waiting.turn_from_s
+    def _behind(self, waiting: _Waiting) -> tuple[bool, bool]:
+        """Whether it stands behind every turn, and behind all of its kind that are within their budget."""
+        return self._now_s < waiting.turn_from_s, self._now_s < waiting.equal_from_s
 
     def _best(self, lines: dict[str, deque[_Waiting]], held: Counter[str], served: dict[str, int]) -> _Waiting:
-        def rank(w: _Waiting) -> tuple[bool, bool, int, int, float, int]:
+        def rank(w: _Waiting) -> tuple[bool, tuple[bool, bool], int, int, float, int]:
             at_own_max = not self._below_own_max(w.seat, held)  # 2
             return at_own_max, self._behind(w), held[w.seat], served.get(w.seat, 0), w.arrived_s, w.id  # 4, 3
 
@@ -350,8 +372,9 @@ class Admission:
     def _rejected(self, id: TicketId, reason: Reason, retry_after_s: int, position: int) -> Rejected:
         return Rejected(id, reason, retry_after_s, position, len(self._waiting))
 
-    @staticmethod
-    def _retry_after(wait_s: float, id: TicketId) -> int:
+    def _retry_after(self, wait_s: float, id: TicketId) -> int:
         """Predicted wait in whole seconds, spread over five by the id so that refused clients do not all
-        come back at once, within 10 to 59."""
+        come back at once, within 10 to 59. Held, as late as may be (10)."""
+        if self.held:
+            return RETRY_MAX_S - id % 5
         return min(RETRY_MAX_S, max(RETRY_MIN_S, ceil(wait_s) + id % 5))

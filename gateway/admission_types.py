@@ -28,6 +28,8 @@ class Reason(StrEnum):
     ENGINE_NOT_READY = "engine_not_ready"
     ENGINE_LOST = "engine_lost"
     DRAINING = "draining"
+    MAINTENANCE = "maintenance"
+    PAUSED = "paused"
     SEAT_GONE = "seat_gone"
     MAX_STREAM = "max_stream"
 
@@ -51,13 +53,14 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Arrive:
     """A request wants a ticket. `id` must be new. `seat_max_streams` None = no bound of its own. `helper`: a call
-    that an agent makes beside its turns, see runs.py."""
+    that an agent makes beside its turns, see runs.py. `over_budget`: its seat has used more than its soft budget."""
 
     id: TicketId
     seat: str
     seat_max_streams: int | None
     body_bytes: int
     helper: bool = False
+    over_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,15 @@ class Open:
     """Admit again."""
 
 
-Event: TypeAlias = Arrive | Leave | Tick | Reload | SeatsGone | SeatsBack | SeatLimit | Close | Open
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """`held`: hand out no ticket from now on; who is here waits on, and who comes waits as well, until a Hold that is
+    not held. Running streams go on."""
+
+    held: bool
+
+
+Event: TypeAlias = Arrive | Leave | Tick | Reload | SeatsGone | SeatsBack | SeatLimit | Close | Open | Hold
 
 
 # Effects
@@ -130,12 +141,12 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """`id` waits at `position` (1 = next) of `depth`; `wait_s` is the predicted wait."""
+    """`id` waits at `position` (1 = next) of `depth`; `wait_s` is the predicted wait, None while tickets are held."""
 
     id: TicketId
     position: int
     depth: int
-    wait_s: float
+    wait_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +181,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionView:
-    """What the page shows: ids with their seats and times, in the order in which they will be served."""
+    """What the page shows: ids with their seats and times, in the order in which they will be served. `held`: no ticket
+    is handed out."""
 
     limits: Limits
     closed: Reason | None
@@ -179,3 +191,4 @@ class AdmissionView:
     waiting_bytes: int
     mean_hold_s: float
     measured_holds: int
+    held: bool = False

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,28 +18,37 @@ import orjson
 
 from gateway import lastgood
 from gateway.admission import Admission
-from gateway.admission_types import RETRY_MIN_S, Limits, Reason
+from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Limits, Reason
 from gateway.bodies import BodyBudget, LargeBodies
+from gateway.connections import Connections
 from gateway.counting import Counting
 from gateway.dialects import Prepared
 from gateway.estimate import TokenEstimate
+from gateway.events import Events, Refusals
+from gateway.history import History
 from gateway.keyfile import Broken, Changed, HeldFile, Unchanged
 from gateway.limiter import Limiter
 from gateway.logs import Log
-from gateway.problem import Problem, ended, unknown_model
+from gateway.overlay import Mode, Overlay
+from gateway.overlayfile import OverlayFile
+from gateway.problem import Problem, ended, engine_not_ready, maintenance, unknown_model
 from gateway.runs import Runs
 from gateway.seats import AdminBook, SeatBook, diff
 from gateway.settings import AdmissionSettings, GatewaySettings
 from gateway.splice import replace_value
-from gateway.state import BoxState, EngineState, Phase
+from gateway.state import BoxState, EngineState, Phase, Severity
+from gateway.tallies import Tallies
 from gateway.upstream import EngineAddress
 
 if TYPE_CHECKING:
     from gateway.exchange import Exchange
+    from gateway.ledger import Ledger
     from gateway.outcome import Outcome
 
 
 SUSPECT_S = 1.0
+TOLD_REFUSALS = frozenset(Reason) | {"bodies_full"}
+"""Codes of refusals that are the box's doing and become events; a stranger's or a client's mistakes do not."""
 MODEL_MAX = 256
 """No vendor's name is longer; splices replace short values only."""
 
@@ -81,6 +91,9 @@ class Core:
     log: Log
     limiter: Limiter
     bodies: BodyBudget
+    overlay: OverlayFile
+    events: Events = field(default_factory=Events)
+    refusals: Refusals = field(init=False)
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     counting: Counting = field(default_factory=Counting)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
@@ -91,11 +104,21 @@ class Core:
     draining: bool = False
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     tokens_out: Counter[str] = field(default_factory=Counter)
+    tallies: Tallies = field(default_factory=Tallies)
+    history: History = field(default_factory=History)
+    ledger: Ledger | None = None
+    connections: Connections = field(default_factory=Connections)
     _suspect: str | None = None
     _seats_at_s: float = field(default_factory=time.time)
     started_s: float = field(default_factory=time.time)
     all_done: asyncio.Event = field(default_factory=asyncio.Event)
     seen: asyncio.Event = field(default_factory=asyncio.Event)
+    _one_change: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _looked: bool = False
+    _had_engine: bool = False
+
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(self.events)
 
     @classmethod
     def make(
@@ -103,40 +126,88 @@ class Core:
         settings: GatewaySettings,
         seats: HeldFile[SeatBook],
         admins: HeldFile[AdminBook],
+        overlay: OverlayFile,
         log: Log,
         loop: asyncio.AbstractEventLoop,
     ) -> Core:
         """A core whose engine is not there yet."""
         limiter = Limiter(Admission(limits_of(settings.admission, 4)), loop)
-        limiter.close(Reason.ENGINE_NOT_READY, RETRY_MIN_S)
-        return cls(settings, seats, admins, log, limiter, BodyBudget(settings.limits.body_budget_bytes))
+        core = cls(settings, seats, admins, log, limiter, BodyBudget(settings.limits.body_budget_bytes), overlay)
+        core._take_mode()
+        return core
+
+    def box_changed(self, box: BoxState) -> None:
+        """A new state of the box with the engine as it was."""
+        self.seen.set()
+        self.events.merge(box.events)
+        self.box = box
 
     def engine_changed(self, box: BoxState, engine: Engine | None) -> None:
         """A new state of the box: adopt the engine's cap, open or close admission. `engine` None = not READY."""
         was = self.engine
-        self.seen.set()
-        self.box = box
+        self.box_changed(box)
         self.engine = engine
         if self.draining:
             return
-        if engine is None or (was is not None and was.start_id != engine.start_id):  # before a cap may rise
-            self.limiter.close(Reason.ENGINE_LOST if was else Reason.ENGINE_NOT_READY, RETRY_MIN_S)
+        if was is not None and (engine is None or was.start_id != engine.start_id):  # before a cap may rise
+            self.limiter.close(Reason.ENGINE_LOST, RETRY_MIN_S)
+        self._had_engine = self._had_engine or engine is not None
         self.limiter.set_limits(limits_of(self.settings.admission, box.engine.profile.streams))
-        if engine is not None and engine.start_id != self._suspect:
-            self.limiter.open()
+        self._gate()
 
     def engine_suspect(self, engine: Engine) -> None:
         """A connection to `engine` was refused: answer the waiters now rather than send each one against a
         closed door. Admission opens again with the next start, or after a second if this one stands."""
         if self.engine is not None and self.engine.start_id == engine.start_id and not self.draining:
             self._suspect = engine.start_id
-            self.limiter.close(Reason.ENGINE_LOST, RETRY_MIN_S)
+            self._gate()
             self.limiter.loop.call_later(SUSPECT_S, self._trust_again)
 
     def _trust_again(self) -> None:
         self._suspect = None
-        if self.engine is not None and not self.draining:
+        self._gate()
+
+    def _gate(self) -> None:
+        """Open or close admission, by what is so now; the first that applies decides."""
+        reason, retry_after_s = Reason.ENGINE_LOST, RETRY_MIN_S
+        if self.draining:
+            reason = Reason.DRAINING
+        elif self.mode is Mode.DRAINED:
+            reason, retry_after_s = Reason.MAINTENANCE, RETRY_MAX_S
+        elif self.engine is None:
+            reason = Reason.ENGINE_LOST if self._had_engine else Reason.ENGINE_NOT_READY
+        elif self.engine.start_id != self._suspect:
             self.limiter.open()
+            return
+        closed = self.limiter.policy.closed
+        if closed is None or closed.reason is not reason:
+            self.limiter.close(reason, retry_after_s)
+
+    @property
+    def mode(self) -> Mode:
+        """What the operator set."""
+        return self.overlay.value.mode
+
+    async def set_overlay(self, change: Callable[[Overlay], Overlay]) -> None:
+        """Keep what the operator changes, then act on it. Raises MoeError when it cannot be kept; then nothing was
+        changed. A disk may be slow: it is waited for in a thread."""
+        async with self._one_change:
+            await asyncio.to_thread(self.overlay.save, change(self.overlay.value))
+            self._take_overlay()
+
+    def _take_overlay(self) -> None:
+        before = self.seats.value
+        self.seats.value = before.switched_off(self.overlay.value.off)
+        self._seats_changed(before, self.now())
+        self._take_mode()
+
+    def _take_mode(self) -> None:
+        if self.mode is Mode.PAUSED:
+            self.limiter.hold(True)
+            self._gate()
+        else:  # closed first: nobody gets a ticket on the way from paused to drained
+            self._gate()
+            self.limiter.hold(False)
 
     def named(self, prepared: Prepared) -> Prepared | Problem:
         """The request under the engine's own name of its model. Agents that were told nothing but an address ask for
@@ -154,16 +225,21 @@ class Core:
         """The engine as last seen."""
         return self.box.engine
 
-    @property
-    def ready(self) -> bool:
-        """True when a request would be admitted or queued."""
-        return not self.draining and self.engine is not None and self.box.engine.phase is Phase.READY
+    def why_not(self) -> Problem | None:
+        """Why nobody is served now, None when a request would be admitted or queued."""
+        if self.draining:
+            return ended(Reason.DRAINING, 0)
+        if self.mode is Mode.DRAINED:
+            return maintenance()
+        if self.engine is None or self.engine_state.phase is not Phase.READY:
+            return engine_not_ready(self.engine_state, self.now())
+        return None
 
     def drain(self) -> None:
         """Refuse everything new from now on; running streams go on."""
         if not self.draining:
             self.draining = True
-            self.limiter.close(Reason.DRAINING, RETRY_MIN_S)
+            self._gate()
         self._note_done()
 
     def end_all(self) -> None:
@@ -180,6 +256,9 @@ class Core:
         self.live.discard(exchange)
         self.outcomes[outcome.seat, outcome.word] += 1
         self.tokens_out[outcome.seat] += outcome.completion_tokens
+        self.tallies.add(outcome)
+        if outcome.word == "refused" and outcome.code in TOLD_REFUSALS:
+            self.refusals.count(outcome.code, self.limiter.loop.time())
         self._note_done()
 
     @staticmethod
@@ -190,21 +269,44 @@ class Core:
     def look_at_files(self, force: bool = False) -> None:
         """Take new versions of seats.toml and admins.toml; a broken one is kept out and shown."""
         now_s = self.now()
+        self._look_at_seats(now_s, force)
+        self._look_at_admins(now_s, force)
+        self._looked = True
+
+    def broken_files(self) -> list[str]:
+        """What is wrong with both files as they are on disk."""
+        broken = (self.seats.broken, self.admins.broken)
+        return [found.error for found in broken if found is not None]
+
+    def _look_at_seats(self, now_s: float, force: bool) -> None:
         before = self.seats.value
         match self.seats.refresh(now_s, force=force):
-            case Changed(new=book):
+            case Changed(old=old, new=book):
                 self.log.info("seats.loaded", path=str(self.seats.path), seats=len(book.accounts))
+                if self._looked and old != book:  # every gateway reads it at its start
+                    self.events.note(
+                        "files.seats", Severity.INFO, f"seats.toml was changed: {len(book.accounts)} seats"
+                    )
                 lastgood.keep(self.seats.path, last_good_file(self.settings))
             case Broken(error=error):
                 self.log.error("seats.broken", path=str(self.seats.path), error=error)
+                self.events.note("files.seats", Severity.WARN, f"the seat file is broken, the old one goes on: {error}")
             case Unchanged():
                 pass
         self._seats_changed(before, now_s)
+
+    def _look_at_admins(self, now_s: float, force: bool) -> None:
         match self.admins.refresh(now_s, force=force):
-            case Changed(new=admins):
+            case Changed(old=old, new=admins):
                 self.log.info("admins.loaded", path=str(self.admins.path), admins=len(admins.accounts))
+                if self._looked and old != admins:
+                    said = f"admins.toml was changed: {len(admins.accounts)} admins"
+                    self.events.note("files.admins", Severity.INFO, said)
             case Broken(error=error):
                 self.log.error("admins.broken", path=str(self.admins.path), error=error)
+                self.events.note(
+                    "files.admins", Severity.WARN, f"the admin file is broken, the old one goes on: {error}"
+                )
             case Unchanged():
                 pass
 
@@ -220,9 +322,17 @@ class Core:
             self.limiter.seat_limit(name, after.accounts[name].max_streams)
 
     def sweep(self, now_s: float) -> None:
-        """Once a second: cut clients and engines that make no progress."""
+        """Once a second: cut clients and engines that make no progress, tell of refusals."""
+        self.refusals.tell(now_s)
+        self._tell_of_connections(now_s)
         for exchange in tuple(self.live):
             exchange.sweep(now_s)
+
+    def _tell_of_connections(self, now_s: float) -> None:
+        if (news := self.connections.news(now_s)) is not None:
+            self.log.warning("connections.full", **asdict(news))
+            said = f"{news.refused} connections refused, {news.given_up} idle ones closed for others; {news.open} open"
+            self.events.note("connections.full", Severity.WARN, said)
 
     def _note_done(self) -> None:
         if self.draining and not self.live:

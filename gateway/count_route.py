@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import orjson
 
 from gateway import problem as problems
-from gateway.admission_types import Reason
 from gateway.bodies import ClientGoneError, Receive, gone
 from gateway.core import Core
 from gateway.counting import body_for, is_exact
@@ -73,11 +72,11 @@ async def _answer(core: Core, route: CountRoute, scope: Scope, receive: Receive)
         prepared = await prepare(raw, route.dialect, core, seat.name)
         if isinstance(prepared, Problem):
             return prepared
-        if core.draining:
-            return problems.ended(Reason.DRAINING, 0)
-        if core.engine is None:
-            return problems.engine_not_ready(core.engine_state, core.now())
+        closed = core.why_not()
+        if closed is not None:
+            return closed
         engine, path = core.engine, route.dialect.path
+        assert engine is not None
         counter = core.engine_state.abilities.counters.get(path)
         if counter is None or not is_exact(path, counter):
             return problems.dialect_not_served(route.path, ())

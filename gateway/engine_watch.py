@@ -67,7 +67,10 @@ async def follow(core: Core, control_socket: Path) -> None:
                 revision = box.revision
                 if box.engine.phase is not core.engine_state.phase:
                     core.log.info("engine.seen", phase=str(box.engine.phase), start_id=box.engine.start_id)
-                core.engine_changed(box, _usable(box.engine))
+                if box.engine == core.engine_state and (core.engine is not None or box.engine.phase is not Phase.READY):
+                    core.box_changed(box)
+                else:
+                    core.engine_changed(box, _usable(box.engine))
 
 
 def _usable(state: EngineState) -> Engine | None:

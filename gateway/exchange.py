@@ -18,7 +18,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -31,6 +30,7 @@ from gateway.dialects import Dialect, Prepared
 from gateway.engine_errors import is_lower_bound, read_error, read_failure, recounted
 from gateway.fit import counted, fitted
 from gateway.intake import prepare, read, seat_of
+from gateway.ledger_view import over_budget
 from gateway.limiter import Place
 from gateway.meter import Meter
 from gateway.outcome import Outcome, request_id_of
@@ -149,6 +149,7 @@ class Exchange:
                 watcher = group.create_task(gone(self.receive))
                 try:
                     engine = await self._checked(seat)
+                    seat = _or_refuse(seat_of(self.core, self.scope))  # it may be gone since its headers came
                     await self._in_line(seat, engine, reservation)
                 except EngineError as error:
                     await self._engine_failed(error.problem)
@@ -178,12 +179,11 @@ class Exchange:
         return engine
 
     def _engine(self) -> Engine:
-        core = self.core
-        if core.draining:
-            raise _RefusedError(problems.ended(Reason.DRAINING, 0))
-        if core.engine is None:
-            raise _RefusedError(problems.engine_not_ready(core.engine_state, time.time()))
-        return core.engine
+        problem = self.core.why_not()
+        if problem is not None:
+            raise _RefusedError(problem)
+        assert self.core.engine is not None
+        return self.core.engine
 
     # In line
 
@@ -191,7 +191,8 @@ class Exchange:
         assert self.prepared is not None
         size = len(self.prepared.body)
         helper = self.call is not None and self.call.helper
-        with self.core.limiter.enter(seat.name, seat.max_streams, size, self._ended_by_policy, helper) as place:
+        over = over_budget(self.core, seat.name, seat.tokens_per_month)
+        with self.core.limiter.enter(seat.name, seat.max_streams, size, self._ended_by_policy, helper, over) as place:
             self.place = place
             await self._ticket(place)
             self.outcome.queue_s = self._loop.time() - self.read_s

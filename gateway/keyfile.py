@@ -88,6 +88,9 @@ class SeatRow(_Row):
     """`sha256:` and 64 hex digits of the seat's key."""
     max_streams: Annotated[int, Field(ge=1)] | None = None
     """Streams this seat may ever run at once. Default: no limit of its own."""
+    tokens_per_month: Annotated[int, Field(ge=1)] | None = None
+    """Output tokens and uncached prompt tokens of a calendar month, UTC. Above it, requests stand behind those of other
+    seats for up to a minute; none is ever refused for it. Default: no budget."""
     expires: Moment | None = None
     """When the seat stops. Default: never."""
     disabled: bool = False
@@ -160,7 +163,8 @@ def account_of(name: str, row: SeatRow | AdminRow) -> Account:
         return Account(name, row.digest, expires_s=expires_s, disabled=row.disabled)
     old = row.previous
     previous = Previous(old.digest, old.until.timestamp()) if old is not None else None
-    return Account(name, row.digest, row.max_streams, expires_s, row.disabled, previous)
+    streams, budget = row.max_streams, row.tokens_per_month
+    return Account(name, row.digest, streams, expires_s, row.disabled, previous, tokens_per_month=budget)
 
 
 def _validated(path: Path, raw: bytes, model: type[_File]) -> tuple[str, _File]:

@@ -71,16 +71,22 @@ class SeatMonth:
     budget_tokens: int | None = None
 
     @property
+    def counted(self) -> int:
+        """What counts against a budget: output tokens and uncached prompt tokens."""
+        return self.completion_tokens + self.prompt_tokens - self.cached_tokens
+
+    @property
     def over(self) -> bool:
-        """Above the budget: output tokens and uncached prompt tokens count."""
-        used = self.completion_tokens + self.prompt_tokens - self.cached_tokens
-        return self.budget_tokens is not None and used > self.budget_tokens
+        """Above the budget."""
+        return self.budget_tokens is not None and self.counted > self.budget_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """How the ledger itself is. `lost`: rows that were not kept since the process started; `error`: why, "" while all
-    is well; `busy`: how often a fifth stream was wanted, see activity.py; None before the first look."""
+    """How the ledger itself is. `lost`: rows that were not kept since the process started; `error`: why it cannot be
+    written now, "" while all is well; `waiting`: rows in memory until it can; `aside`: a damaged file that was moved
+    away and is still there, "" = none; `busy`: how often a fifth stream was wanted, see activity.py; None before the
+    first look."""
 
     rows: int = 0
     lost: int = 0
@@ -88,16 +94,32 @@ class LedgerState:
     size_bytes: int = 0
     oldest_s: float | None = None
     busy: Activity | None = None
+    waiting: int = 0
+    aside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request that got a ticket: when it came, how long it waited for the ticket, when it was over."""
+
+    arrived_s: float
+    wait_s: float
+    end_s: float
+    seat: str
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How busy the team is, from what it did. `hours`: working hours looked at; `seats`: seats that were active in
-    them; `duty_share`: share of working time that one active seat streams; `at_once[k]`: share of working time with
-    exactly k requests in the box, running or in line; `above_share`: with more than `streams`."""
+    """How busy the team is, from what it did; what it rests on and what it leaves out is said in activity.py.
+
+    `hours`: working hours looked at, on `days` days; `seats`: those active in them; `duty_share`: share of working time
+    in which one of these wants a stream; `at_once[k]`: share of working time in which exactly k streams were wanted, as
+    if none had waited; `above_share`: more than `streams`; `waited_share`: of all turns, those that waited over a
+    second. `enough` False: too little to say yet."""
 
     since_s: float
     until_s: float
+    days: int
     hours: float
     seats: int
     requests: int
@@ -105,3 +127,5 @@ class Activity:
     duty_share: float
     at_once: tuple[float, ...]
     above_share: float
+    waited_share: float
+    enough: bool

@@ -23,6 +23,7 @@ from gateway.admission_types import (
     Ended,
     Event,
     Granted,
+    Hold,
     Leave,
     Limits,
     Open,
@@ -90,6 +91,7 @@ class Limiter:
         body_bytes: int,
         on_end: Callable[[Reason], None],
         helper: bool = False,
+        over_budget: bool = False,
     ) -> Iterator[Place]:
         """Join the line; the place is left when the block ends, however it ends."""
         self._last_id += 1
@@ -97,7 +99,7 @@ class Limiter:
         place = Place(id, seat, self.loop.create_future(), on_end, self)
         self._places[id] = place
         try:
-            self._handle(Arrive(id, seat, seat_max_streams, body_bytes, helper))
+            self._handle(Arrive(id, seat, seat_max_streams, body_bytes, helper, over_budget))
             yield place
         finally:
             place.leave()
@@ -115,6 +117,11 @@ class Limiter:
         """Admit again."""
         if self.policy.closed is not None:
             self._handle(Open())
+
+    def hold(self, held: bool) -> None:
+        """Hand out no ticket from now on, or hand them out again."""
+        if held is not self.policy.held:
+            self._handle(Hold(held))
 
     def seats_gone(self, seats: frozenset[str]) -> None:
         """Drop what waits of these seats, end what runs after the grace."""

@@ -9,16 +9,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from gateway.figures import Figure
+from gateway.overlay import Mode
+from gateway.snapshot import Times
 from gateway.state import Phase, Severity
-from gateway.status_view import Figure, FindingRow, StatusView
+from gateway.status_live import GaugesView
+from gateway.status_view import FindingRow, NumbersView, StatusView
 
 _OUTCOMES = ("served", "refused", "failed")
+_GPU_FIGURES = (
+    ("busy_ratio", "Share of time in which the card computes.", "busy"),
+    ("memory_used_bytes", "Memory in use.", "memory_used"),
+    ("memory_total_bytes", "Memory of the card.", "memory_total"),
+    ("temperature_celsius", "Temperature of the chip.", "temperature"),
+    ("power_watts", "Power drawn.", "power"),
+    ("power_limit_watts", "Power that the card may draw.", "power_limit"),
+    ("pcie_rx_bytes_per_second", "Bytes that the card receives over PCIe.", "pcie_rx"),
+    ("pcie_tx_bytes_per_second", "Bytes that the card sends over PCIe.", "pcie_tx"),
+)
 
 
 class _Status(Collector):
@@ -34,9 +49,13 @@ class _Status(Collector):
         yield from _box(self._view)
         yield from _engine(self._view)
         yield from _plan(self._view)
+        if self._view.gauges is not None:
+            yield from _gauges(self._view.gauges)
         if self._view.gateway.state != "absent":
             yield from _streams(self._view)
             yield from _seats(self._view)
+            yield from _budgets(self._view)
+            yield from _operator(self._view)
 
 
 def render(view: StatusView) -> tuple[bytes, str]:
@@ -125,12 +144,18 @@ def _streams(view: StatusView) -> Iterator[Metric]:
     yield from _gauge("moe_streams_max", "Streams that may run at once.", lanes.streams_max)
     below = sum(lane.below_floor for lane in lanes.rows)
     yield from _gauge("moe_streams_below_floor", "Streams slower than the floor; paces are estimates.", below)
+    paces = [lane.tok_per_s.value for lane in lanes.rows if lane.tok_per_s.value is not None]
+    slowest = min(paces, default=None)
+    yield from _gauge("moe_stream_slowest_tokens_per_second", "Pace of the slowest stream, an estimate.", slowest)
     yield from _gauge("moe_queue_depth", "Requests in line.", view.queue.depth)
     yield from _gauge("moe_queue_max", "Requests that may wait.", view.queue.max)
     yield from _gauge("moe_runs_active", "Agents' runs with a request in the last 90 s.", numbers.runs)
     yield from _gauge("moe_stream_hold_seconds", "Mean time of a stream.", numbers.mean_hold)
     yield from _gauge("moe_body_bytes", "Bytes of request bodies held now.", numbers.body_bytes)
     yield from _gauge("moe_body_budget_bytes", "Bytes of request bodies that may be held.", numbers.body_budget_bytes)
+    yield from _times("moe_queue_wait_seconds", "Waits for a ticket.", view.queue_wait)
+    yield from _times("moe_first_token_seconds", "From a request to its first token, wait included.", view.first_token)
+    yield from _connections(numbers)
     for row in view.files:
         name, help = f"moe_{row.kind}_file_broken", f"1 while the file of {row.kind} on disk cannot be used."
         yield from _gauge(name, help, float(row.state == "broken"))
@@ -140,6 +165,24 @@ def _streams(view: StatusView) -> Iterator[Metric]:
         outcomes.add_metric([outcome], figure.value or 0.0)
     yield outcomes
     yield from _gauge("moe_gateway_start_time_seconds", "When the gateway started, epoch.", view.gateway.started_s)
+
+
+def _times(name: str, help: str, times: Times | None) -> Iterator[Metric]:
+    if times is not None:
+        bounds = [*(str(bound) for bound in times.bounds_s), "+Inf"]
+        buckets = list(zip(bounds, accumulate(times.counts), strict=True))
+        yield HistogramMetricFamily(name, help, buckets=buckets, sum_value=times.sum_s)
+
+
+def _connections(numbers: NumbersView) -> Iterator[Metric]:
+    yield from _gauge("moe_connections_open", "Connections of clients.", numbers.connections)
+    yield from _gauge("moe_connections_max", "Connections that may be open.", numbers.connections_max)
+    for name, help, figure in (
+        ("moe_connections_refused_total", "Connections for which there was no room.", numbers.connections_refused),
+        ("moe_connections_given_up_total", "Idle connections closed for others.", numbers.connections_given_up),
+    ):
+        if figure.value is not None:
+            yield CounterMetricFamily(name, help, value=figure.value)
 
 
 def _seats(view: StatusView) -> Iterator[Metric]:
@@ -155,3 +198,74 @@ def _seats(view: StatusView) -> Iterator[Metric]:
         running.add_metric([seat.name], seat.running)
         waiting.add_metric([seat.name], seat.waiting)
     yield from (requests, tokens, running, waiting)
+
+
+def _budgets(view: StatusView) -> Iterator[Metric]:
+    figures = (
+        (
+            CounterMetricFamily,
+            "moe_prompt_tokens_total",
+            "Prompt tokens of each seat, where the engine told.",
+            "prompt_tokens",
+        ),
+        (CounterMetricFamily, "moe_cached_tokens_total", "Of those, tokens that came from the cache.", "cached_tokens"),
+        (
+            GaugeMetricFamily,
+            "moe_seat_wait_p95_seconds",
+            "Wait that 95 of 100 latest requests did not exceed.",
+            "wait_p95",
+        ),
+        (
+            GaugeMetricFamily,
+            "moe_seat_month_tokens",
+            "Tokens of this month, UTC, that count against a budget.",
+            "month_tokens",
+        ),
+        (GaugeMetricFamily, "moe_seat_budget_tokens", "Soft budget of a month.", "budget_tokens"),
+    )
+    for family, name, help, field in figures:
+        made = family(name, help, labels=["seat"])
+        for seat in view.seats:
+            figure: Figure = getattr(seat, field)
+            if figure.value is not None:
+                made.add_metric([seat.name], figure.value)
+        yield made
+
+
+def _operator(view: StatusView) -> Iterator[Metric]:
+    modes = [str(mode) for mode in Mode]
+    yield _one_of("moe_operator_mode", "1 for the mode that an operator set.", "mode", modes, view.operator.mode)
+    by_hand = float(sum(bool(seat.off_by) for seat in view.seats))
+    yield from _gauge("moe_seats_off_by_hand", "Seats that an operator switched off.", by_hand)
+    if view.ledger is not None:
+        ledger = view.ledger
+        yield from _gauge("moe_ledger_ok", "1 while every request is kept.", float(ledger.ok))
+        yield from _gauge("moe_ledger_rows", "Requests in the ledger.", ledger.rows)
+        yield from _gauge("moe_ledger_bytes", "Size of the ledger on disk.", ledger.size)
+        yield CounterMetricFamily(
+            "moe_ledger_rows_lost_total", "Requests that could not be kept.", value=ledger.lost.value or 0.0
+        )
+    if view.fifth is not None and view.fifth.enough:
+        yield from _gauge(
+            "moe_above_streams_ratio", "Share of working time in which more streams were wanted.", view.fifth.chance
+        )
+
+
+def _gauges(gauges: GaugesView) -> Iterator[Metric]:
+    """Figures that are too old to act on are left out."""
+    yield from _gauge("moe_gpu_gauges_stale", "1 while the cards do not answer.", float(gauges.stale))
+    yield from _gauge("moe_gpu_gauges_age_seconds", "Time since the cards answered.", gauges.age)
+    if gauges.stale:
+        return
+    for name, help, field in _GPU_FIGURES:
+        made = GaugeMetricFamily(f"moe_gpu_{name}", help, labels=["gpu"])
+        for gpu in gauges.gpus:
+            figure: Figure = getattr(gpu, field)
+            if figure.value is not None:
+                made.add_metric([str(gpu.index)], figure.value)
+        yield made
+    slowed = GaugeMetricFamily("moe_gpu_slowed", "1 for each reason why a card is slowed.", labels=["gpu", "reason"])
+    for gpu in gauges.gpus:
+        for reason in gpu.slowed_by:
+            slowed.add_metric([str(gpu.index), reason], 1.0)
+    yield slowed

@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from typing import Any
 
 from gateway.core import Core
 from gateway.keyfile import HeldFile
+from gateway.ledger_view import ledger_findings, ledger_view, month_of
+from gateway.overlay import Overlay
 from gateway.seats import AdminBook, SeatBook
-from gateway.snapshot import FileView, GatewaySnapshot, SeatView, StreamView, WaitingView
+from gateway.snapshot import ConnectionsView, FileView, GatewaySnapshot, SeatView, StreamView, Times, WaitingView
+from gateway.tallies import BOUNDS_S, Histogram
+
+SETTLED_TOKENS = 32
+"""A pace of fewer tokens is an accident of its first pauses, and no stream that is slow."""
+
+
+EVENTS_SHOWN = 50
+"""Events in a snapshot; `moe-appliance events` reads more."""
 
 
 def snapshot(core: Core) -> GatewaySnapshot:
@@ -43,7 +54,7 @@ def snapshot(core: Core) -> GatewaySnapshot:
             seat=seat,
             position=position,
             waited_s=now_s - arrived_s,
-            predicted_s=waits[id],
+            predicted_s=None if admission.held else waits[id],
         )
         for position, (id, seat, arrived_s) in enumerate(admission.waiting, start=1)
     )
@@ -65,7 +76,47 @@ def snapshot(core: Core) -> GatewaySnapshot:
         files=(_file(core.seats, core.seats.value), _file(core.admins, core.admins.value)),
         outcomes=dict(sum_by_word(core.outcomes)),
         runs=core.runs.active(now_s),
+        history=core.history.view(now_s, time.time()),
+        events=core.events.recent(EVENTS_SHOWN),
+        findings=(*core.overlay.findings(), *ledger_findings(core)),
+        ledger=ledger_view(core),
+        **_mode(core.overlay.value),
+        **_measured(core),
     )
+
+
+def _mode(overlay: Overlay) -> dict[str, Any]:
+    changed = overlay.changed
+    set_by = {"mode_by": changed.by, "mode_since_s": changed.at_s} if changed is not None else {}
+    return {"mode": str(overlay.mode), **set_by}
+
+
+def _measured(core: Core) -> dict[str, Any]:
+    table, tallies = core.connections, core.tallies
+    return {
+        "connections": ConnectionsView(
+            open=table.open, most=table.most, refused=table.refused, given_up=table.given_up
+        ),
+        "queue_wait": _times(tallies.waits),
+        "first_token": _times(tallies.first_tokens),
+    }
+
+
+def _times(found: Histogram) -> Times:
+    return Times(bounds_s=BOUNDS_S, counts=tuple(found.counts), sum_s=found.sum_s)
+
+
+def note_history(core: Core) -> None:
+    """One look for the sparklines; app.py takes one with each sweep."""
+    paces = [
+        exchange.meter.tok_per_s
+        for exchange in core.live
+        if exchange.place is not None and exchange.meter is not None and exchange.meter.tokens >= SETTLED_TOKENS
+    ]
+    slowest = min((pace for pace in paces if pace is not None), default=None)
+    total = core.tallies.total
+    streams = len(core.limiter.view().running)
+    core.history.add(core.limiter.loop.time(), streams, slowest, total.prompt_tokens, total.cached_tokens)
 
 
 def sum_by_word(outcomes: Counter[tuple[str, str]]) -> Counter[str]:
@@ -81,6 +132,8 @@ def _seats(core: Core, running: Counter[str], waiting: Counter[str]) -> tuple[Se
     outcomes = core.outcomes
     rows = []
     for name, account in core.seats.value.accounts.items():
+        tally, budget = core.tallies.of(name), account.tokens_per_month
+        month = month_of(core, name, budget)
         failed = sum(outcomes[name, word] for word in ("engine_lost", "engine_error", "ended", "failed"))
         rows.append(
             SeatView(
@@ -93,6 +146,14 @@ def _seats(core: Core, running: Counter[str], waiting: Counter[str]) -> tuple[Se
                 refused=outcomes[name, "refused"],
                 failed=failed,
                 tokens_out=core.tokens_out[name],
+                prompt_tokens=tally.prompt_tokens,
+                cached_tokens=tally.cached_tokens,
+                hit_share=tally.hit_share,
+                wait_p95_s=tally.wait_p95_s,
+                off_by=account.off_by,
+                month_tokens=None if month is None else month.counted,
+                budget_tokens=budget,
+                over_budget=month is not None and month.over,
             )
         )
     return tuple(rows)

@@ -11,10 +11,11 @@ import re
 import uuid
 from dataclasses import dataclass
 
+from gateway.keys import SEAT_PREFIX
 from gateway.meter import Meter
 from gateway.responses import Scope
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_REQUEST_ID = re.compile(rb"(?!.*%b[A-Za-z0-9_-]{40})[A-Za-z0-9._:-]{1,128}" % SEAT_PREFIX.encode())
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class Outcome:
 
 
 def request_id_of(scope: Scope) -> str:
-    """The client's X-Request-Id when it is harmless (letters, digits, `._:-`, 128 at most), else a new one."""
+    """The client's X-Request-Id when it is harmless (letters, digits, `._:-`, 128 at most, no key), else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value, "ascii")

@@ -21,7 +21,7 @@ class Mode(StrEnum):
 
 
 class _Kept(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Changed(_Kept):
@@ -37,3 +37,22 @@ class Overlay(_Kept):
     mode: Mode = Mode.SERVING
     changed: Changed | None = None
     seats: dict[str, Changed] = {}
+
+    def in_mode(self, mode: Mode, by: str, at_s: float) -> Overlay:
+        """The same with another mode; who set the one that is on already stays its author."""
+        if mode is self.mode:
+            return self
+        changed = None if mode is Mode.SERVING else Changed(by=by, at_s=at_s)
+        return self.model_copy(update={"mode": mode, "changed": changed})
+
+    def with_seat(self, name: str, off: Changed | None) -> Overlay:
+        """The same with a seat off, or, with None, on; one that is off already keeps who did it."""
+        seats = {other: changed for other, changed in self.seats.items() if other != name}
+        if off is not None:
+            seats[name] = self.seats.get(name, off)
+        return self.model_copy(update={"seats": seats})
+
+    @property
+    def off(self) -> dict[str, str]:
+        """The seats that are off, and who did it."""
+        return {name: changed.by for name, changed in self.seats.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Reason, Rejected
+from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Reason, Rejected, TicketId
 from gateway.state import EngineState, Phase
 
 LOADING_S = 30
@@ -218,6 +218,11 @@ def engine_refused_key() -> Problem:
     return Problem(502, "engine_key", "The engine refused the gateway's own key; tell the operator of this box.")
 
 
+def maintenance() -> Problem:
+    """503: the operator lets no new requests in."""
+    return refused(Rejected(TicketId(0), Reason.MAINTENANCE, RETRY_MAX_S, 0, 0), 0)
+
+
 def ended(reason: Reason, limits_s: float) -> Problem:
     """The gateway ends a running stream; `limits_s` is the limit that was reached, seconds."""
     match reason:
@@ -261,6 +266,13 @@ def refused(rejected: Rejected, streams: int) -> Problem:
             status, message = 403, "Your seat was disabled or removed; ask the operator of this box."
         case Reason.DRAINING:
             status, message = 503, f"The box is being stopped or restarted. Retry in {retry} s."
+        case Reason.MAINTENANCE:
+            status, message = 503, f"The operator of this box lets no new requests in for now. Retry in {retry} s."
+        case Reason.PAUSED:
+            status, message = (
+                503,
+                f"The operator paused this box: its line does not move ({rejected.depth} wait). Retry in {retry} s.",
+            )
         case _:
             status, message = 503, f"The engine is not running at the moment. Retry in {retry} s."
     return Problem(

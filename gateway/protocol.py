@@ -17,6 +17,8 @@ What uvicorn does not do, and why each is here:
    something is written to it, and its stream must end at once.
 8. A head that cannot become one (a TLS hello, lines that end in LF alone) is answered at once, not after 10 s.
 9. An HTTP/1.0 client gets the bytes without chunks; uvicorn would chunk them for it.
+10. Connections are counted, idle ones given up for newcomers (connections.py). Who finds no room is told so before a
+   byte is read, and not waited for: waiting would be what there is no room for.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ import socket
 import termios
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.connections import Connection, Connections
 
 HEAD_MAX_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 10.0
@@ -66,20 +70,25 @@ _TOO_SLOW = _last_words(
 _TLS = _last_words("400 Bad Request", "This port speaks http, not https.\n")
 _NOT_HTTP = _last_words("400 Bad Request", "This is not an HTTP request.\n")
 _BARE_LF = _last_words("400 Bad Request", "Lines of an HTTP request end in CR LF, not in LF alone.\n")
+_NO_ROOM = _last_words(
+    "503 Service Unavailable", "There are too many connections. Try again in a moment.\n", heals=True
+)
 
 
-def hardened(stall_s: float) -> type[HttpToolsProtocol]:
+def hardened(stall_s: float, connections: Connections | None = None) -> type[HttpToolsProtocol]:
     """The protocol class for uvicorn. `stall_s`: a client that acknowledges nothing for so long is cut by the
-    kernel; 0 disables."""
+    kernel; 0 disables. `connections`: where they are counted."""
 
     class Hardened(_Hardened):
         user_timeout_ms = int(stall_s * 1000)
+        table = connections or Connections()
 
     return Hardened
 
 
 class _Hardened(HttpToolsProtocol):
     user_timeout_ms = 0
+    table: Connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -98,8 +107,21 @@ class _Hardened(HttpToolsProtocol):
             for option, value in KEEPALIVE:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
+        self._enter()
+
+    def _enter(self) -> None:
+        """Take a place, or go (10)."""
+        self._counted = Connection(self.client[0] if self.client else "", self.transport.close)
+        entry = self.table.enter(self._counted)
+        if entry.given_up is not None:
+            entry.given_up.cut()
+        if not entry.admitted:
+            self._refused = True
+            self.transport.write(_NO_ROOM)
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.table.leave(self._counted)
         self._stop_timer()
         super().connection_lost(exc)
 
@@ -198,6 +220,7 @@ class _Hardened(HttpToolsProtocol):
         self._fruitless = 0
         if not self._skip:
             self._in_head = False  # also for one that came in the same piece as what was thrown away before it (4)
+            self.table.asks(self._counted)
             super().on_headers_complete()
             if self.scope["http_version"] == "1.0":  # 9
                 self.cycle.waiting_for_100_continue = False
@@ -220,6 +243,7 @@ class _Hardened(HttpToolsProtocol):
                 self.transport.close()
 
     def on_response_complete(self) -> None:
+        self.table.rests(self._counted)
         super().on_response_complete()
         if self.transport.is_closing():
             return

@@ -18,8 +18,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gateway import problem as problems
-from gateway.admission_types import Reason
+from gateway.actions import Actions
 from gateway.bodies import Receive
+from gateway.control_actions import action_routes, caller
 from gateway.core import Core
 from gateway.count_route import COUNT_ROUTES, CountRoute
 from gateway.count_route import serve as serve_count
@@ -28,7 +29,7 @@ from gateway.dialects.messages import MESSAGES
 from gateway.dialects.openai import CHAT, COMPLETIONS
 from gateway.dialects.responses import RESPONSES
 from gateway.exchange import Exchange
-from gateway.keyfile import HeldFile
+from gateway.ledger_view import keep as keep_row
 from gateway.listing import is_anthropic, listed, one
 from gateway.metrics import render as render_metrics
 from gateway.observe import snapshot
@@ -91,6 +92,7 @@ class Application:
                 await respond(send, 500, dialect.error(_INTERNAL), headers)
         finally:
             core.log.info("request.done", **exchange.outcome.fields())
+            keep_row(core, exchange.outcome)
 
 
 def _routes(core: Core) -> list[BaseRoute]:
@@ -116,11 +118,8 @@ def _routes(core: Core) -> list[BaseRoute]:
         return JSONResponse({"status": "ok", "engine": str(core.engine_state.phase)})
 
     async def ready(request: Request) -> Response:
-        if core.ready:
-            return JSONResponse({"status": "ready"})
-        if core.draining:
-            return _problem(request, problems.ended(Reason.DRAINING, 0))
-        return _problem(request, problems.engine_not_ready(core.engine_state, core.now()))
+        problem = core.why_not()
+        return _problem(request, problem) if problem is not None else JSONResponse({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
         if core.settings.public_url or not _from_loopback(request, core.settings.trusted_proxies):
@@ -142,27 +141,30 @@ def _routes(core: Core) -> list[BaseRoute]:
 
 
 def control_app(core: Core) -> Starlette:
-    """The app of the gateway's own Unix socket: liveness, status, reload. Peers were checked."""
+    """The app of the gateway's own Unix socket: liveness, status, reload, actions. Peers were checked."""
 
     async def live(request: Request) -> Response:
-        return Response(b"ok")
+        places = core.limiter.view()
+        return JSONResponse({"streams": len(places.running), "waiting": len(places.waiting), "mode": core.mode})
 
     async def status(request: Request) -> Response:
         return Response(view(core.box, snapshot(core), core.now()).model_dump_json(), media_type="application/json")
 
     async def reload(request: Request) -> Response:
-        core.look_at_files(force=True)
-        files: tuple[HeldFile[Any], ...] = (core.seats, core.admins)
-        errors = [held.broken.error for held in files if held.broken is not None]
-        if errors:
+        done = await Actions(core).reload(caller(request))
+        errors = core.broken_files()
+        if not done.ok:
             return JSONResponse({"reloaded": False, "errors": errors}, status_code=422)
-        return JSONResponse({"reloaded": True, "seats": len(core.seats.value.accounts)})
+        accounts = core.seats.value.accounts.values()
+        off = [account.name for account in accounts if account.off_by]
+        return JSONResponse({"reloaded": True, "seats": len(accounts), **({"off": off} if off else {})})
 
     return Starlette(
         routes=[
             Route("/live", live),
             Route("/status", status),
             Route("/reload", reload, methods=["POST"]),
+            *action_routes(Actions(core)),
         ]
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, Literal, NewType
 
@@ -58,7 +58,9 @@ class Previous:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One table of seats.toml or admins.toml. From `expires_s` on it does not work; None = no end."""
+    """One table of seats.toml or admins.toml. From `expires_s` on it does not work; None = no end. `off_by`: the admin
+    who switched it off while the box runs, whatever the file says (overlay.py); "" = nobody did. `tokens_per_month`: a
+    soft budget; None = none."""
 
     name: str
     digest: Digest
@@ -66,10 +68,12 @@ class Account:
     expires_s: float | None = None
     disabled: bool = False
     previous: Previous | None = None
+    off_by: str = ""
+    tokens_per_month: int | None = None
 
     def state(self, now_s: float) -> AccountState:
         """Return whether it may be used at `now_s`."""
-        if self.disabled:
+        if self.disabled or self.off_by:
             return AccountState.DISABLED
         if self.expires_s is not None and now_s >= self.expires_s:
             return AccountState.EXPIRED
@@ -78,10 +82,12 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Somebody who may stream. `max_streams`: streams this seat may ever run at once; None = no own limit."""
+    """Somebody who may stream. `max_streams`: streams this seat may ever run at once; None = no own limit.
+    `tokens_per_month`: its soft budget; None = none."""
 
     name: SeatName
     max_streams: int | None
+    tokens_per_month: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,12 @@ class SeatBook:
         in one of the two and a placeholder in the other, whichever their settings filled.
         """
         found = _authenticate(self._keys, headers, now_s, self._WORDS)
-        return found if isinstance(found, Denied) else Seat(SeatName(found.name), found.max_streams)
+        return found if isinstance(found, Denied) else _seat(found)
+
+    def switched_off(self, off: Mapping[str, str]) -> SeatBook:
+        """The same seats, of which those in `off` are off: name -> who did it. Names that are none here are nobody."""
+        accounts = {name: replace(account, off_by=off.get(name, "")) for name, account in self.accounts.items()}
+        return replace(self, accounts=accounts) if accounts != self.accounts else self
 
     def active(self, now_s: float) -> frozenset[SeatName]:
         """Return the seats that may be used at `now_s`."""
@@ -195,6 +206,10 @@ class AdminBook:
     def active(self, now_s: float) -> frozenset[AdminName]:
         """Return the admins that may log in at `now_s`; a session of anybody else has ended."""
         return frozenset(n for n, a in self.accounts.items() if a.state(now_s) is AccountState.ACTIVE)
+
+
+def _seat(found: Account) -> Seat:
+    return Seat(SeatName(found.name), found.max_streams, found.tokens_per_month)
 
 
 def _admin(found: Account | Denied) -> Admin | Denied:
@@ -250,7 +265,9 @@ def _usable(account: Account, now_s: float, words: _Words) -> Account | Denied:
         case AccountState.ACTIVE:
             return account
         case AccountState.DISABLED:
-            said = f"{who} is disabled; {operator}: {words.verb} enable {account.name}"
+            verb = "enable" if account.disabled else "on"
+            said = f"{who} is {'disabled' if account.disabled else 'switched off'}; {operator}: "
+            said += f"{words.verb} {verb} {account.name}"
             if words.kind == "admin":
                 said = f"{who} is disabled; {operator} to remove `disabled` from {words.file}"
             return Denied(403, DeniedReason.DISABLED, said, account.name)

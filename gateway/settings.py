@@ -1,7 +1,7 @@
 """The gateway's own settings: limits of admission, bodies and time. Pure.
 
 Each field documents meaning, unit and default; "0 disables" where it does. Unknown keys are refused.
-They are the tables `[admission]` and `[gateway]` of appliance.toml (docs/configuration.md).
+They are the tables `[admission]`, `[gateway]` and `[ledger]` of appliance.toml (docs/configuration.md).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gateway.state import EngineAbilities, EngineProfile
 
 MIB = 1024 * 1024
+RETIRE_MAX_S = 20.0
+"""How long a gateway that is replaced serves those who are there: who comes meanwhile waits without a heartbeat."""
 
 
 class _Table(BaseModel):
@@ -46,7 +48,7 @@ class AdmissionSettings(_Numbers):
 
 
 class LimitSettings(_Numbers):
-    """`[gateway]`: bodies, slow clients, heartbeats, drain."""
+    """`[gateway]`: bodies, slow clients, heartbeats, drain, connections."""
 
     body_max_bytes: Annotated[int, Field(ge=1024)] = 64 * MIB
     """Largest request body, bytes; above it 413. Default 67108864 (64 MiB)."""
@@ -72,6 +74,14 @@ class LimitSettings(_Numbers):
     Default 590."""
     drain_s: Annotated[float, Field(ge=0)] = 30.0
     """At a stop: how long running streams may go on, seconds. 0 = not at all. Default 30."""
+    connections: Annotated[int, Field(ge=16)] = 2048
+    """Connections of clients at once; fewer when the process may open too few files for it, at two a connection. At
+    the limit idle ones are closed for new ones, and when none is idle the new one gets a 503. Each can hold 64 KiB of a
+    head that was not read to its end, so 2048 are 128 MiB at worst. Default 2048."""
+    connections_per_address: Annotated[int, Field(ge=0)] = 512
+    """Connections of one address (IPv6: of one /64) at once, treated the same way. A team behind one router is one
+    address: 512 are 18 for each of 28 developers. This machine and `trusted_proxies` have no limit of their own.
+    0 disables. Default 512."""
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> LimitSettings:
@@ -81,6 +91,18 @@ class LimitSettings(_Numbers):
                 "the largest body could never be read"
             )
         return self
+
+
+class LedgerSettings(_Table):
+    """`[ledger]`: who used what, kept in `state_dir`/ledger.db."""
+
+    model_config = ConfigDict(strict=True)
+
+    enabled: bool = True
+    """Keep a row of each request: seat, times, tokens, outcome; never text. Budgets need it. Default true."""
+    keep_days: Annotated[int, Field(ge=0, le=36500)] = 400
+    """Days that single requests are kept; what each seat used in each month is kept for ever. With 400 the same month
+    of last year can still be looked at; at 1000 requests a day they are 70 MB. 0 = for ever. Default 400."""
 
 
 class StaticEngine(_Table):
@@ -101,6 +123,12 @@ class GatewaySettings(_Table):
     `gateway_socket` is where the gateway itself listens for the daemon and the CLI.
     """
 
+    @classmethod
+    def of_daemon(cls, raw: bytes) -> GatewaySettings:
+        """What a daemon wrote, of this version or an older one: keys that are unknown here are not ours to refuse.
+        Raises ValidationError."""
+        return cls.model_validate_json(raw, extra="ignore")
+
     seats_file: Path
     admins_file: Path | None = None
     state_dir: Path
@@ -112,3 +140,4 @@ class GatewaySettings(_Table):
     model_aliases: tuple[str, ...] = ("claude-*",)
     admission: AdmissionSettings = AdmissionSettings()
     limits: LimitSettings = LimitSettings()
+    ledger: LedgerSettings = LedgerSettings()

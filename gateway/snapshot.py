@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from gateway.ledger_rows import Activity
+from gateway.state import Event, Finding
+
 
 class _Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -27,17 +30,19 @@ class StreamView(_Wire):
 
 
 class WaitingView(_Wire):
-    """One request in line, in the order of service."""
+    """One request in line, in the order of service. `predicted_s`: None while the line is paused."""
 
     request_id: str
     seat: str
     position: int
     waited_s: float
-    predicted_s: float
+    predicted_s: float | None
 
 
 class SeatView(_Wire):
-    """One seat: `state` is active, disabled or expired; counts are since the gateway started."""
+    """One seat: `state` is active, disabled or expired; counts are since the gateway started, `off_by` names the admin
+    who switched it off by hand. `hit_share`: cached of prompt tokens, 0..1, where the engine told both; `wait_p95_s`:
+    of the latest requests that got a ticket. `month_tokens`: against the budget, None without a ledger."""
 
     name: str
     state: str
@@ -48,6 +53,14 @@ class SeatView(_Wire):
     refused: int
     failed: int
     tokens_out: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    hit_share: float | None = None
+    wait_p95_s: float | None = None
+    off_by: str = ""
+    month_tokens: int | None = None
+    budget_tokens: int | None = None
+    over_budget: bool = False
 
 
 class FileView(_Wire):
@@ -59,9 +72,54 @@ class FileView(_Wire):
     missing: bool
 
 
+class LedgerView(_Wire):
+    """How the ledger is; the fields are those of ledger_rows.LedgerState."""
+
+    rows: int = 0
+    lost: int = 0
+    error: str = ""
+    size_bytes: int = 0
+    oldest_s: float | None = None
+    busy: Activity | None = None
+    waiting: int = 0
+    aside: str = ""
+
+
+class HistoryView(_Wire):
+    """The last hour in steps of `step_s`, oldest first, the last one ending at `until_s` (wall clock). None = nothing
+    was measured in that step. `streams`: the most that ran at once; `slowest_tok_per_s`: the slowest stream's pace;
+    `cached_share`: cached of prompt tokens of the requests that ended, 0..1."""
+
+    step_s: float
+    until_s: float
+    streams: tuple[int | None, ...] = ()
+    slowest_tok_per_s: tuple[float | None, ...] = ()
+    cached_share: tuple[float | None, ...] = ()
+
+
+class ConnectionsView(_Wire):
+    """Connections of clients: those there are, the most there may be; since the gateway started: refused, and idle ones
+    given up for others."""
+
+    open: int
+    most: int
+    refused: int
+    given_up: int
+
+
+class Times(_Wire):
+    """How long something took, since the gateway started: see tallies.Histogram."""
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum_s: float
+
+
 class GatewaySnapshot(_Wire):
     """Everything the page shows of the gateway. `mean_hold_s` is the measured mean time of a stream, None before
-    the first one ended. `runs`: agents' chains of turns with a request in the last 90 s."""
+    the first one ended. `runs`: agents' chains of turns with a request in the last 90 s. `mode`: see overlay.py;
+    `mode_by` and `mode_since_s` (wall clock) tell who set it, while it is not serving. `events`: the gateway's own,
+    oldest first. `findings`: what the gateway itself found. `ledger`: None = none is kept."""
 
     at_s: float
     started_s: float
@@ -80,3 +138,13 @@ class GatewaySnapshot(_Wire):
     files: tuple[FileView, ...]
     outcomes: dict[str, int]
     runs: int = 0
+    mode: str = "serving"
+    mode_by: str = ""
+    mode_since_s: float | None = None
+    events: tuple[Event, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    ledger: LedgerView | None = None
+    history: HistoryView | None = None
+    connections: ConnectionsView | None = None
+    queue_wait: Times | None = None
+    first_token: Times | None = None

@@ -149,7 +149,8 @@ class EngineState(_Wire):
 
     `start_id` changes with every start; `step` and `progress` (0..1, None = unknown) describe the phase;
     `url` has no trailing slash; `key_file` is a 0600 file with the engine's API key, or None.
-    `retry_at_s` is wall-clock time (seconds since the epoch), set in BACKOFF.
+    `retry_at_s` is wall-clock time (seconds since the epoch), set in BACKOFF. `load_s`: what the last start that came
+    to READY took, seconds, None = there was none.
     """
 
     phase: Phase = Phase.OFF
@@ -169,16 +170,19 @@ class EngineState(_Wire):
     cause: Cause | None = None
     retry_at_s: float | None = None
     restarts: int = 0
+    load_s: float | None = None
     log_tail: tuple[str, ...] = ()
 
 
 class GatewayState(_Wire):
-    """The gateway process as the daemon sees it."""
+    """The gateway process as the daemon sees it. `version`: of the gateway, which an upgrade may have replaced while
+    the daemon went on."""
 
     pid: int | None = None
     since_s: float = 0.0
     restarts: int = 0
     last_exit: str = ""
+    version: str = ""
 
 
 class Event(_Wire):

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gateway.snapshot import GatewaySnapshot, StreamView
+from gateway.figures import Figure, Tone, compact, count, pace, per_minute, percent, seconds, size
+from gateway.snapshot import GatewaySnapshot, SeatView, StreamView
 from gateway.state import BoxState, EngineState, Phase
 from gateway.status_findings import arranged, files_of, raised
+from gateway.status_gauges import gauges_view
+from gateway.status_history import fifth_view, history_row, ledger_row
+from gateway.status_operator import event_rows, operator_view
 from gateway.status_plan import plan_view
 from gateway.status_verdict import verdict
 from gateway.status_view import (
     EngineView,
-    Figure,
     GatewayView,
     LanesView,
     LaneView,
@@ -25,13 +28,6 @@ from gateway.status_view import (
     QueueView,
     SeatRow,
     StatusView,
-    Tone,
-    count,
-    pace,
-    per_minute,
-    percent,
-    seconds,
-    size,
 )
 
 DEMO_LABEL = "demo model: tests the plumbing, not the answers"
@@ -72,6 +68,14 @@ def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> Status
         plan=plan_view(box.plan),
         gateway=_gateway(box, gateway, now_s),
         numbers=_numbers(gateway),
+        operator=operator_view(box, gateway, now_s),
+        events=event_rows(box, gateway, now_s),
+        history=history_row(box.engine, gateway),
+        gauges=gauges_view(box.gauges, now_s),
+        fifth=fifth_view(gateway.ledger if gateway else None),
+        ledger=ledger_row(gateway.ledger if gateway else None, now_s),
+        queue_wait=gateway.queue_wait if gateway else None,
+        first_token=gateway.first_token if gateway else None,
     )
 
 
@@ -170,19 +174,30 @@ def _queue(gateway: GatewaySnapshot | None) -> QueueView:
 
 
 def _seats(gateway: GatewaySnapshot | None) -> tuple[SeatRow, ...]:
-    return tuple(
-        SeatRow(
-            name=seat.name,
-            state=seat.state,
-            max_streams=count(seat.max_streams),
-            running=seat.running,
-            waiting=seat.waiting,
-            served=count(seat.served),
-            refused=count(seat.refused),
-            failed=count(seat.failed),
-            tokens_out=count(seat.tokens_out),
-        )
-        for seat in (gateway.seats if gateway else ())
+    return tuple(_seat(seat) for seat in (gateway.seats if gateway else ()))
+
+
+def _seat(seat: SeatView) -> SeatRow:
+    used, budget = seat.month_tokens, seat.budget_tokens
+    return SeatRow(
+        name=seat.name,
+        state=seat.state,
+        max_streams=count(seat.max_streams),
+        running=seat.running,
+        waiting=seat.waiting,
+        served=count(seat.served),
+        refused=count(seat.refused),
+        failed=count(seat.failed),
+        tokens_out=count(seat.tokens_out),
+        prompt_tokens=count(seat.prompt_tokens),
+        cached_tokens=count(seat.cached_tokens),
+        hit_share=percent(seat.hit_share),
+        wait_p95=seconds(seat.wait_p95_s),
+        month_tokens=compact(used),
+        budget_tokens=compact(budget),
+        budget_share=round(min(1.0, used / budget), 3) if used is not None and budget else None,
+        over_budget=seat.over_budget,
+        off_by=seat.off_by,
     )
 
 
@@ -203,7 +218,7 @@ def _numbers(gateway: GatewaySnapshot | None) -> NumbersView:
     if gateway is None:
         return NumbersView(**dict.fromkeys(NumbersView.model_fields, Figure()))
     outcomes = gateway.outcomes
-    hold_s = gateway.mean_hold_s
+    hold_s, there = gateway.mean_hold_s, gateway.connections
     return NumbersView(
         served=count(outcomes.get("ok", 0)),
         refused=count(outcomes.get("refused", 0)),
@@ -214,4 +229,8 @@ def _numbers(gateway: GatewaySnapshot | None) -> NumbersView:
         drain_rate=per_minute(gateway.streams_max * 60 / hold_s if hold_s else None, estimated=True),
         body_bytes=size(gateway.body_bytes),
         body_budget_bytes=size(gateway.body_budget_bytes),
+        connections=count(there.open if there else None),
+        connections_max=count(there.most if there else None),
+        connections_refused=count(there.refused if there else None),
+        connections_given_up=count(there.given_up if there else None),
     )

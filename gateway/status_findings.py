@@ -38,7 +38,7 @@ def raised(gateway: GatewaySnapshot | None) -> tuple[Finding, ...]:
     """What the gateway itself has to say: broken files, and that nobody can come in."""
     if gateway is None:
         return ()
-    found = [_broken(row) for row in files_of(gateway) if row.error is not None]
+    found = [*gateway.findings, *(_broken(row) for row in files_of(gateway) if row.error is not None)]
     if not any(seat.state == "active" for seat in gateway.seats):
         found.append(
             Finding(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.figures import Figure, Tone, count, gib
 from gateway.state import BudgetBar, BudgetLine, Moment, PlanState
-from gateway.status_view import BarView, Figure, KindRow, PieceView, PlanView, Tone, count, gib
+from gateway.status_view import BarView, KindRow, PieceView, PlanView
 
 _WHEN = {Moment.STEADY: "", Moment.LOAD: "while loading", Moment.ROUNDED: "if pinned in powers of two"}
 

@@ -10,26 +10,32 @@ The first rule that applies decides; the code carries the same numbers.
  7. The engine is off because somebody stopped it, or nothing is known of it yet.
  8. The engine is being stopped.
  9. The engine is on its way up.
-10. The engine is ready but admission is closed.
-11. All streams busy, the queue full: the next request is refused.
-12. All streams busy, somebody waits.
-13. All streams busy, nobody waits.
-14. Streams are free and yet somebody waits: a seat at its own bound.
-15. Streams are free, nobody waits.
-Then, for 11 to 15 only:
-16. A finding that fails or warns is named and makes the tone warn; the rule's number stays.
+10. The operator drained the box.
+11. The engine is ready but admission is closed.
+12. The operator paused the box.
+13. All streams busy, the queue full: the next request is refused.
+14. All streams busy, somebody waits.
+15. All streams busy, nobody waits.
+16. Streams are free and yet somebody waits: a seat at its own bound.
+17. Streams are free, nobody waits.
+Then, for 13 to 17 only:
+18. A finding that fails or warns is named and makes the tone warn; the rule's number stays.
+A mode that the operator set is said before 4 to 9 as well: whoever mends the engine would wonder why nobody is served.
 """
 
 from __future__ import annotations
 
+from gateway.figures import Tone, percent, seconds
+from gateway.overlay import Mode
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, EngineState, Phase, Severity
-from gateway.status_view import FindingRow, QueueView, Tone, Verdict, percent, seconds
+from gateway.status_view import FindingRow, QueueView, Verdict
 
 SAME_CAUSE_LIMIT = 3
 """How often an engine ends for one cause before it is FAILED. Source: appliance/engine/lifecycle.py; a test
 compares them."""
 RESTART = "moe-appliance restart"
+RESUME = "moe-appliance resume"
 LOOK = "journalctl -u moe-appliance -n 50"
 
 _ON_ITS_WAY = {
@@ -52,11 +58,34 @@ def verdict(
         text = f"Draining: new requests are refused; {_still(gateway)}."
         return Verdict(rule=3, tone=Tone.WARN, text=text)
     if box.engine.phase is not Phase.READY:
-        return _not_ready(box, findings, now_s)
-    if gateway.closed is not None:  # 10
+        down = _not_ready(box, findings, now_s)
+        return down.model_copy(update={"text": _in_mode(gateway, now_s) + down.text})
+    if gateway.mode == Mode.DRAINED:  # 10
+        text = f"{_set(gateway, now_s)}: new requests are refused; {_still(gateway)}. To serve again:"
+        return Verdict(rule=10, tone=Tone.WARN, text=text, command=RESUME)
+    if gateway.closed is not None:  # 11
         why = gateway.closed.replace("_", " ")
-        return Verdict(rule=10, tone=Tone.WARN, text=f"Not serving: the engine is ready, admission is closed ({why}).")
+        return Verdict(rule=11, tone=Tone.WARN, text=f"Not serving: the engine is ready, admission is closed ({why}).")
+    if gateway.mode == Mode.PAUSED:  # 12
+        text = f"{_set(gateway, now_s)}: nobody is let through, {_waits(queue)}; {_still(gateway)}. To go on:"
+        return Verdict(rule=12, tone=Tone.WARN, text=text, command=RESUME)
     return _with_findings(_serving(gateway, queue), findings)
+
+
+def _set(gateway: GatewaySnapshot, now_s: float) -> str:
+    """The mode, who set it and when."""
+    said = gateway.mode.capitalize() + (f" by {gateway.mode_by}" if gateway.mode_by else "")
+    since_s = gateway.mode_since_s
+    return said if since_s is None else f"{said} {seconds(max(0.0, now_s - since_s))} ago"
+
+
+def _in_mode(gateway: GatewaySnapshot, now_s: float) -> str:
+    """A sentence before another, about a mode that will count once the engine is ready."""
+    return "" if gateway.mode == Mode.SERVING else f"{_set(gateway, now_s)}. "
+
+
+def _waits(queue: QueueView) -> str:
+    return f"{queue.depth} {'waits' if queue.depth == 1 else 'wait'}" if queue.depth else "nobody waits"
 
 
 def _absent(box: BoxState) -> Verdict:
@@ -96,22 +125,22 @@ def _serving(gateway: GatewaySnapshot, queue: QueueView) -> Verdict:
     busy, most, depth = len(gateway.running), gateway.streams_max, queue.depth
     streams = f"{busy} of {most} streams busy"
     wait = f"{depth} {'waits' if depth == 1 else 'wait'}"
-    if busy >= most and depth >= gateway.queue_max:  # 11
+    if busy >= most and depth >= gateway.queue_max:  # 13
         room = f"{depth} of {gateway.queue_max} wait" if gateway.queue_max else "nobody may wait"
-        return Verdict(rule=11, tone=Tone.WARN, text=f"Full: {streams}, {room}; the next request is refused.")
-    if busy >= most and depth:  # 12
+        return Verdict(rule=13, tone=Tone.WARN, text=f"Full: {streams}, {room}; the next request is refused.")
+    if busy >= most and depth:  # 14
         free = f"; the next ticket is free in {queue.next_free}" if queue.next_free.value is not None else ""
-        return Verdict(rule=12, tone=Tone.OK, text=f"Full: {streams}, {wait}{free}.")
-    if busy >= most:  # 13
-        return Verdict(rule=13, tone=Tone.OK, text=f"Full: {streams}, nobody waits.")
-    if depth:  # 14
+        return Verdict(rule=14, tone=Tone.OK, text=f"Full: {streams}, {wait}{free}.")
+    if busy >= most:  # 15
+        return Verdict(rule=15, tone=Tone.OK, text=f"Full: {streams}, nobody waits.")
+    if depth:  # 16
         own = "its seat has" if depth == 1 else "their seats have"
-        return Verdict(rule=14, tone=Tone.OK, text=f"Serving: {streams}, {wait} because {own} no stream left.")
-    return Verdict(rule=15, tone=Tone.OK, text=f"Serving: {streams}, nobody waits.")  # 15
+        return Verdict(rule=16, tone=Tone.OK, text=f"Serving: {streams}, {wait} because {own} no stream left.")
+    return Verdict(rule=17, tone=Tone.OK, text=f"Serving: {streams}, nobody waits.")  # 17
 
 
 def _with_findings(serving: Verdict, findings: tuple[FindingRow, ...]) -> Verdict:
-    """16."""
+    """18."""
     grave = [row for row in findings if row.severity is not Severity.INFO]
     if not grave:
         return serving

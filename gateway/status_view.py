@@ -1,107 +1,19 @@
-"""What page, JSON, terminal and Prometheus say: one set of names, one way to write a figure. Pure.
+"""What page, JSON, terminal and Prometheus say: one set of names. Pure.
 
-Rules:
-- A figure that was not measured has `estimated` set and `~` in its text; one that is not known is `–`.
-- `value` is for programs (units in the field's name or docstring), `text` for people. Both say the same.
-- Readers ignore unknown keys: an older command line reads a newer gateway.
+figures.py says how a figure is written, status_live.py has the parts that move: operator, events, gauges, history.
 """
 
 from __future__ import annotations
 
-import math
-from enum import StrEnum
+from pydantic import computed_field
 
-from pydantic import BaseModel, ConfigDict, computed_field
-
+from gateway.figures import Figure, Tone, View
+from gateway.snapshot import Times
 from gateway.state import Severity
-
-UNKNOWN = "–"
-
-
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+from gateway.status_live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView
 
 
-class Tone(StrEnum):
-    """How good that is: BAD = nobody is served and somebody must act, WARN = look at it."""
-
-    OK = "ok"
-    WARN = "warn"
-    BAD = "bad"
-
-
-class Figure(_View):
-    """A number as it is shown. `value` None = not known."""
-
-    value: float | None = None
-    text: str = UNKNOWN
-    estimated: bool = False
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def _figure(value: float | None, text: str, estimated: bool) -> Figure:
-    if value is None or not math.isfinite(value):
-        return Figure()
-    return Figure(value=value, text=f"~{text}" if estimated else text, estimated=estimated)
-
-
-def count(value: int | None, *, estimated: bool = False) -> Figure:
-    """A number of things, in groups of three: 128 000."""
-    return _figure(value, f"{value or 0:,}".replace(",", " "), estimated)
-
-
-def pace(value: float | None, *, estimated: bool = False) -> Figure:
-    """Output tokens per second; what was declared (40) is not given a decimal that it never had."""
-    rate = value or 0.0
-    digits = 0 if rate >= 100 or (rate.is_integer() and not estimated) else 1
-    return _figure(value, f"{rate:.{digits}f} tok/s", estimated)
-
-
-def seconds(value: float | None, *, estimated: bool = False) -> Figure:
-    """A time, seconds; never negative (clocks of two processes differ)."""
-    value = None if value is None or not math.isfinite(value) else max(0.0, value)
-    return _figure(value, _duration(value or 0.0, exact=not estimated), estimated)
-
-
-def per_minute(value: float | None, *, estimated: bool = False) -> Figure:
-    """How many a minute."""
-    return _figure(value, f"{value or 0:.1f} / min", estimated)
-
-
-def size(value: int | None) -> Figure:
-    """Bytes, in MiB."""
-    return _figure(value, f"{(value or 0) / (1024 * 1024):.1f} MiB", False)
-
-
-def gib(value: int | None, *, estimated: bool = False) -> Figure:
-    """Bytes, in GiB; what is there but small keeps a second decimal."""
-    held = (value or 0) / 1024**3
-    return _figure(value, f"{held:.2f} GiB" if 0 < abs(held) < 0.95 else f"{held:.1f} GiB", estimated)
-
-
-def percent(share: float | None) -> Figure:
-    """0..1 as per cent."""
-    held = None if share is None or not math.isfinite(share) else min(1.0, max(0.0, share))
-    return _figure(held, f"{int((held or 0.0) * 100)} %", False)
-
-
-def _duration(value: float, exact: bool) -> str:
-    """Seconds with a decimal below ten when they were measured, then minutes, hours, days."""
-    if exact and value < 9.95:
-        return f"{value:.1f} s" if value % 1 >= 0.05 else f"{value:.0f} s"
-    whole = round(value) if exact else max(1, round(value))
-    if whole < 120:
-        return f"{whole} s"
-    minutes = whole // 60
-    if minutes < 60:
-        return f"{minutes} min"
-    hours = minutes // 60
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
-class Verdict(_View):
+class Verdict(View):
     """How the box is, in one sentence. `rule` is the number in status_verdict.py's list; `command` is what to
     type, None when nothing is to be done; `text` is the sentence up to it."""
 
@@ -117,7 +29,7 @@ class Verdict(_View):
         return self.text if self.command is None else f"{self.text} {self.command}"
 
 
-class EngineView(_View):
+class EngineView(View):
     """The engine. `phase_for`: time in this phase; `uptime`: the same while ready. `floor`: the pace promised to
     one stream, declared; `warm_pace`: measured by the warm-up. `cause`, `remedy`: why it is not ready."""
 
@@ -144,7 +56,7 @@ class EngineView(_View):
     log_tail: tuple[str, ...]
 
 
-class LaneView(_View):
+class LaneView(View):
     """The place of one stream. `share` is the pace on a scale that ends at `LanesView.scale_tok_per_s`, 0..1.
     `extra`: a stream above a cap that was lowered while it ran."""
 
@@ -162,7 +74,7 @@ class LaneView(_View):
     below_floor: bool = False
 
 
-class LanesView(_View):
+class LanesView(View):
     """All lanes. `known` is False while the gateway does not answer, `open` while a free lane takes nobody.
     `floor_share`: where the floor stands on the scale, 0..1; None = no floor."""
 
@@ -175,7 +87,7 @@ class LanesView(_View):
     rows: tuple[LaneView, ...]
 
 
-class QueueRow(_View):
+class QueueRow(View):
     """One request in line; position 1 is next."""
 
     position: int
@@ -185,7 +97,7 @@ class QueueRow(_View):
     predicted: Figure
 
 
-class QueueView(_View):
+class QueueView(View):
     """The line. `next_free`: when the next ticket is predicted to come back; `deadline`: the longest wait."""
 
     depth: int
@@ -195,8 +107,9 @@ class QueueView(_View):
     rows: tuple[QueueRow, ...]
 
 
-class SeatRow(_View):
-    """One seat; counts are since the gateway started."""
+class SeatRow(View):
+    """One seat; counts are since the gateway started. `off_by`: the admin who switched it off by hand, "" = nobody.
+    `month_tokens` against `budget_tokens`: what the engine had to work for in this calendar month, UTC."""
 
     name: str
     state: str
@@ -207,9 +120,18 @@ class SeatRow(_View):
     refused: Figure
     failed: Figure
     tokens_out: Figure
+    prompt_tokens: Figure = Figure()
+    cached_tokens: Figure = Figure()
+    hit_share: Figure = Figure()
+    wait_p95: Figure = Figure()
+    month_tokens: Figure = Figure()
+    budget_tokens: Figure = Figure()
+    budget_share: float | None = None
+    over_budget: bool = False
+    off_by: str = ""
 
 
-class FileRow(_View):
+class FileRow(View):
     """A file that is read while the gateway runs: `kind` is seats or admins, `state` ok, missing or broken."""
 
     kind: str
@@ -219,7 +141,7 @@ class FileRow(_View):
     error: str | None
 
 
-class PieceView(_View):
+class PieceView(View):
     """A piece of a bar. `kind`: the number of its colour; `when`: "" = always; `start`, `share`: of the bar's
     length, 0..1."""
 
@@ -234,7 +156,7 @@ class PieceView(_View):
     source: str
 
 
-class BarView(_View):
+class BarView(View):
     """What a card or a NUMA node must hold. `capacity_share`: where its capacity ends on the bar, 0..1; `used`: always;
     `peak`: while the engine loads; `left`, `over`: at the peak."""
 
@@ -250,7 +172,7 @@ class BarView(_View):
     pieces: tuple[PieceView, ...]
 
 
-class KindRow(_View):
+class KindRow(View):
     """One kind of piece over all bars: its bytes in each, in the bars' order; unknown where a bar has none of it."""
 
     kind: int
@@ -259,7 +181,7 @@ class KindRow(_View):
     cells: tuple[Figure, ...]
 
 
-class PlanView(_View):
+class PlanView(View):
     """The plan: which experts sit in host RAM, and what that asks of each card and node. `made`: by the daemon."""
 
     plan_id: str
@@ -275,7 +197,7 @@ class PlanView(_View):
     kinds: tuple[KindRow, ...]
 
 
-class FindingRow(_View):
+class FindingRow(View):
     """One finding; `folded` are those that it causes; `forced`: why an operator goes on in spite of it."""
 
     id: str
@@ -288,7 +210,7 @@ class FindingRow(_View):
     folded: tuple[FindingRow, ...] = ()
 
 
-class GatewayView(_View):
+class GatewayView(View):
     """The gateway process: `state` is serving, draining or absent; `closed` why admission is closed."""
 
     state: str
@@ -300,7 +222,7 @@ class GatewayView(_View):
     closed: str | None
 
 
-class NumbersView(_View):
+class NumbersView(View):
     """All seats together, since the gateway started. `runs`: agents at work now, see runs.py. `mean_hold`: mean time
     of a stream; `drain_rate`: tickets
     that come back in a minute when the box is full, from it."""
@@ -314,9 +236,13 @@ class NumbersView(_View):
     drain_rate: Figure
     body_bytes: Figure
     body_budget_bytes: Figure
+    connections: Figure
+    connections_max: Figure
+    connections_refused: Figure
+    connections_given_up: Figure
 
 
-class StatusView(_View):
+class StatusView(View):
     """Everything that is said about the box at `at_s`, wall-clock seconds."""
 
     at_s: float
@@ -334,3 +260,11 @@ class StatusView(_View):
     plan: PlanView | None = None
     gateway: GatewayView
     numbers: NumbersView
+    operator: OperatorView = OperatorView()
+    events: tuple[EventRow, ...] = ()
+    history: HistoryRow | None = None
+    gauges: GaugesView | None = None
+    fifth: FifthView | None = None
+    ledger: LedgerRow | None = None
+    queue_wait: Times | None = None
+    first_token: Times | None = None

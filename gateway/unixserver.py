@@ -7,6 +7,7 @@ Rules:
 - A stale socket is removed; the caller holds the folder's lock, so nobody else can be listening on it.
 - A socket file that was removed is made again within `LOOK_S`, once its folder is there; one that another
   process has put in its place is left to it. Connections that exist go on.
+- The app finds the peer's login name and uid where a TCP server has host and port: `scope["client"]`.
 - uvicorn's signal handlers are not installed: signals belong to whoever composes the process.
 """
 
@@ -94,12 +95,20 @@ def _checked(socket_gid: int, refused: Callable[[int, int], None]) -> type[HttpT
                 transport.abort()
                 return
             super().connection_made(transport)
+            self.client = (_login_name(uid), uid)
 
         def connection_lost(self, exc: Exception | None) -> None:
             if hasattr(self, "transport") and self.transport is not None:
                 super().connection_lost(exc)
 
     return PeerChecked
+
+
+def _login_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 async def serve(app: Any, sock: socket.socket, refused: Callable[[int, int], None]) -> None:

@@ -17,19 +17,20 @@ from pydantic.fields import FieldInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a file, from anywhere
 
-from appliance.agents.text import page as agents
 from appliance.box.checks.page import page as preflight
 from appliance.box.settings import PreflightSettings
 from appliance.config import ENGINES, PREFIX, Config
 from appliance.plan import pages
 from appliance.plan.settings import PlanSettings
+from gateway.agents.text import page as agents
 from gateway.keyfile import AdminRow, PreviousKey, SeatRow
-from gateway.settings import AdmissionSettings, LimitSettings
+from gateway.settings import AdmissionSettings, LedgerSettings, LimitSettings
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES: dict[str, type[BaseModel]] = {
     "admission": AdmissionSettings,
     "gateway": LimitSettings,
+    "ledger": LedgerSettings,
     "plan": PlanSettings,
     "preflight": PreflightSettings,
 }

@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.snapshot import FileView, GatewaySnapshot, SeatView, StreamView, WaitingView
-from gateway.state import BoxState, Cause, EngineProfile, EngineState, Finding, GatewayState, Phase, Severity
+from gateway.ledger_rows import Activity
+from gateway.snapshot import (
+    FileView,
+    GatewaySnapshot,
+    HistoryView,
+    LedgerView,
+    SeatView,
+    StreamView,
+    WaitingView,
+)
+from gateway.state import (
+    BoxState,
+    Cause,
+    EngineProfile,
+    EngineState,
+    Event,
+    Finding,
+    GatewayState,
+    GaugesState,
+    GpuGauge,
+    Phase,
+    Severity,
+)
 
 NOW_S = 1_800_000_000.0
 GPU = Cause(id="engine.gpu_memory", title="No space is left on the GPU.", remedy="nvidia-smi")
@@ -113,3 +134,75 @@ def finding(id: str, severity: Severity = Severity.WARN, depends_on: str | None 
         remedy=f"mend {id}",
         depends_on=depends_on,
     )
+
+
+def lively() -> tuple[BoxState, GatewaySnapshot]:
+    """A box on which something is to be seen in every part of the page."""
+    activity = Activity(
+        since_s=NOW_S - 14 * 86_400,
+        until_s=NOW_S,
+        days=9,
+        hours=71.5,
+        seats=17,
+        requests=18_240,
+        streams=4,
+        duty_share=0.068,
+        at_once=(0.31, 0.34, 0.21, 0.09, 0.042, 0.006, 0.002),
+        above_share=0.008,
+        waited_share=0.021,
+        enough=True,
+    )
+    steps = range(720)
+    history = HistoryView(
+        step_s=5.0,
+        until_s=NOW_S,
+        streams=tuple(min(4, (n // 37) % 5) for n in steps),
+        slowest_tok_per_s=tuple(None if (n // 37) % 5 == 0 else 44 + 9 * ((n * 7919) % 101) / 101 for n in steps),
+        cached_share=tuple(0.8 + 0.15 * ((n * 104_729) % 89) / 89 if n % 3 == 0 else None for n in steps),
+    )
+    gauges = GaugesState(at_s=NOW_S - 1, gpus=tuple(gpu(n) for n in range(2)))
+    events = (
+        event("gateway.spawned", 3_700, "gateway process 12 was started"),
+        event("engine.phase", 3_650, "the engine is ready: sample-model, 4 streams"),
+        event("operator.seat", 900, "seat dana is switched off; its running streams end within 30 s", who="root"),
+        event("requests.refused", 120, "3 requests refused: queue full", Severity.WARN),
+    )
+    seats = (
+        seat("ana", running=1, hit_share=0.93, wait_p95_s=0.4, month_tokens=12_400_000, budget_tokens=20_000_000),
+        seat("ben", running=2, waiting=1, max_streams=2, hit_share=0.71, wait_p95_s=3.2, month_tokens=3_070_000),
+        seat("chris", running=1, hit_share=0.88, wait_p95_s=1.1, month_tokens=31_000_000, budget_tokens=30_000_000,
+             over_budget=True),
+        seat("dana", running=0, state="disabled", off_by="root", month_tokens=180_000),
+    )  # fmt: skip
+    found = gateway(
+        4,
+        2,
+        seats=seats,
+        history=history,
+        events=events,
+        ledger=LedgerView(rows=18_240, size_bytes=9_400_000, oldest_s=NOW_S - 40 * 86_400, busy=activity),
+    )
+    return box(context_tokens=262_144).model_copy(update={"gauges": gauges}), found
+
+
+def gpu(index: int, **changes: Any) -> GpuGauge:
+    base = GpuGauge(
+        index=index,
+        name="NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        busy_share=0.87,
+        memory_used_bytes=88 * 1024**3,
+        memory_total_bytes=96 * 1024**3,
+        temperature_c=71.0,
+        power_w=512.3,
+        power_limit_w=600.0,
+        pcie_rx_bytes_per_s=21.0e9,
+        pcie_tx_bytes_per_s=3.1e6,
+        link_gen=5,
+        link_width=16,
+        slowed_by=("power cap",) if index else (),
+    )
+    return base.model_copy(update=changes)
+
+
+def event(kind: str, ago_s: float, text: str, severity: Severity = Severity.INFO, who: str = "") -> Event:
+    return Event(id=f"{kind}-{ago_s:g}", at_s=NOW_S - ago_s, kind=kind, severity=severity, text=text, who=who)

@@ -22,10 +22,16 @@ from appliance.cli import admins, seats
 from appliance.config import ENGINES, Config
 from appliance.plan.settings import PlanSettings
 from gateway.keyfile import AdminRow, PreviousKey, SeatRow
-from gateway.settings import AdmissionSettings, LimitSettings
+from gateway.settings import AdmissionSettings, LedgerSettings, LimitSettings
 
 ROOT = Path(__file__).parents[1]
-TABLES: tuple[type[BaseModel], ...] = (AdmissionSettings, LimitSettings, PlanSettings, PreflightSettings)
+TABLES: tuple[type[BaseModel], ...] = (
+    AdmissionSettings,
+    LimitSettings,
+    LedgerSettings,
+    PlanSettings,
+    PreflightSettings,
+)
 MODELS = (Config, *ENGINES.values(), *TABLES)
 ROWS: tuple[type[BaseModel], ...] = (SeatRow, PreviousKey, AdminRow)
 UNITS = {"_s": "second", "_bytes": "bytes", "_tokens": "tokens"}
@@ -44,7 +50,7 @@ def settings() -> Iterator[tuple[str, FieldInfo]]:
     """Every setting that is no table."""
     for model in MODELS:
         for name, field in model.model_fields.items():
-            if model is not Config or name not in ("engine", "admission", "gateway", "plan", "preflight"):
+            if model is not Config or name not in ("engine", "admission", "gateway", "ledger", "plan", "preflight"):
                 yield f"{model.__name__}.{name}", field
 
 

@@ -8,6 +8,7 @@ Rules:
   and whoever still holds the other end. A CUDA process killed amid a copy takes a second or two to go.
 - What a driver holds in an uninterruptible sleep outlives SIGKILL. It is waited for a while and then left behind;
   `OneChild` starts no other beside it, so that re-checks pile up no processes.
+- When memory is short the kernel takes a child rather than the daemon, whose favour it would inherit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 AFTER_KILL_S = 5.0
+OOM_SCORE_ADJ = "500"
+"""Below the engine's 1000 (guard.py). Source: proc(5)."""
 _POLL_S = 0.01
 _RUNNING: set[int] = set()
 """Process groups of children that somebody waits for; at the end of the process they end too."""
@@ -81,6 +84,8 @@ def _asked(
         )
         ended = False
         _RUNNING.add(child.pid)
+        with suppress(OSError):  # it may have ended
+            Path(f"/proc/{child.pid}/oom_score_adj").write_text(OOM_SCORE_ADJ)
         try:
             ended = _wait(child.pid, deadline_s)
         finally:

@@ -16,7 +16,22 @@ import typer
 from rich.console import Console
 
 from appliance import __version__
-from appliance.cli import admins, checkpoint, connect, demo, plan, preflight, seats, show
+from appliance.cli import (
+    admins,
+    backup,
+    checkpoint,
+    connect,
+    demo,
+    doctor,
+    events,
+    operator,
+    plan,
+    preflight,
+    seats,
+    show,
+    upgraded,
+    usage,
+)
 from appliance.cli import run as run_verbs
 from appliance.cli.box import Box
 from appliance.errors import MoeError
@@ -34,10 +49,16 @@ app.add_typer(admins.app, name="admins", help="Who may see and change the box ov
 app.add_typer(checkpoint.app, name="checkpoint", help="What a checkpoint holds, and its weights onto this machine.")
 app.add_typer(plan.app, name="plan", help="Which experts sit in host RAM: make, check, show, compare, translate.")
 run_verbs.register(app)
+operator.register(app, seats.app)
+events.register(app)
+doctor.register(app)
 show.register(app)
 connect.register(app)
 demo.register(app)
 preflight.register(app)
+usage.register(app)
+backup.register(app)
+upgraded.register(app)
 
 
 def _version(asked: bool) -> None:

@@ -56,7 +56,9 @@ class Box:
         except NotRunning:
             return "No appliance runs here; it will read the file when it starts."
         if said.status_code == 200:
-            return "The running gateway has taken it."
+            off = [f"{name} (moe-appliance seats on {name})" for name in said.json().get("off", ())]
+            still = f" Switched off by hand all the same: {', '.join(off)}." if off else ""
+            return f"The running gateway has taken it.{still}"
         errors = "; ".join(map(str, said.json().get("errors", ["no reason given"])))
         raise MoeError(f"the gateway kept the old file: {errors}", "correct the file, then: moe-appliance reload")
 

@@ -20,15 +20,15 @@ from typing import Annotated, Any
 import typer
 
 from appliance import keyedit
-from appliance.agents.programs import AGENTS
-from appliance.agents.settings import VARIABLE, Agent, SettingsFile, Target, filled
-from appliance.agents.text import settings_text
 from appliance.cli import connect_file
 from appliance.cli.box import Box
 from appliance.cli.connect_file import Written
 from appliance.cli.connect_target import from_box, from_url, origin
 from appliance.cli.context import FileOption, JsonOption
 from appliance.errors import MoeError
+from gateway.agents.programs import AGENTS
+from gateway.agents.settings import VARIABLE, Agent, SettingsFile, Target, filled
+from gateway.agents.text import settings_text
 from gateway.keyfile import load_seats
 from gateway.seats import AccountState, Seat
 

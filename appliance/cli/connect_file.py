@@ -18,13 +18,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from appliance.agents.edit import Edited, edit
-from appliance.agents.merge import ABSENT, Change, leaves
-from appliance.agents.settings import SettingsFile
-from appliance.agents.shown import old_value
 from appliance.errors import MoeError
 from appliance.files import write_private
 from appliance.lockedfile import read_regular
+from gateway.agents.edit import Edited, edit
+from gateway.agents.merge import ABSENT, Change, leaves
+from gateway.agents.settings import SettingsFile
+from gateway.agents.shown import old_value
 from gateway.toml_lines import dotted
 
 _COPY = ".bak"

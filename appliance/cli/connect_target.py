@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import httpx
 import typer
 
-from appliance.agents.settings import VARIABLE, Agent, Target
-from appliance.agents.shown import without_credentials
 from appliance.cli import show
 from appliance.cli.box import ANSWER_S, Box
 from appliance.config import public_url
 from appliance.errors import MoeError, NotRunning
+from gateway.agents.settings import VARIABLE, Agent, Target
+from gateway.agents.shown import without_credentials
 
 BY_HAND = "--model MODEL --context TOKENS"
 """What to add to the command when the box cannot be asked."""

@@ -133,14 +133,15 @@ def show_list(kind: str, rows: Iterable[Listed], path: Path, *, as_json: bool) -
         say(f"There is no {kind} in {path}.", f"To add one: moe-appliance {kind}s add NAME")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in (kind, "state", *(("max streams",) if seats else ()), "expires"):
+    for heading in (kind, "state", *(("max streams", "tokens a month") if seats else ()), "expires"):
         table.add_column(heading, overflow="fold")
     if seats:
         table.add_column("old key works until", overflow="fold")
     for row in rows:
         cells = [row.name, str(row.state)]
         if seats:
-            cells.append("-" if row.max_streams is None else str(row.max_streams))
+            limits = (row.max_streams, row.tokens_per_month)
+            cells += ["-" if limit is None else f"{limit:,}".replace(",", " ") for limit in limits]
         cells.append(stamp(row.expires) or "never")
         if seats:
             cells.append(stamp(row.old_until) or "-")
@@ -155,6 +156,7 @@ def _json_row(row: Listed, *, seats: bool) -> dict[str, str | int | None]:
     shown: dict[str, str | int | None] = {"name": row.name, "state": str(row.state)}
     if seats:
         shown["max_streams"] = row.max_streams
+        shown["tokens_per_month"] = row.tokens_per_month
     shown["expires"] = stamp(row.expires)
     if seats:
         shown["old_key_until"] = stamp(row.old_until)

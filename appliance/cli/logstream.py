@@ -27,3 +27,7 @@ class LogStream(io.TextIOBase):
     def isatty(self) -> bool:
         """Whether the stream below is a terminal."""
         return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """The descriptor of the stream below. Raises OSError when it has none."""
+        return self._stream.fileno()

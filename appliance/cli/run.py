@@ -1,9 +1,10 @@
-"""Verbs that run and steer the box: run, check, stop, restart, reload. Touches the daemon's socket."""
+"""Verbs that run and end the box: run, check, stop, reload. Touches the daemon's socket."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import TextIO, cast
@@ -16,6 +17,7 @@ from appliance.config import public_url
 from appliance.daemon import Daemon, adapter_of
 from appliance.errors import EXIT_CONFIG, MoeError
 from appliance.examine import Examiner
+from appliance.notify import Notify
 from appliance.printable import printable
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
@@ -26,16 +28,17 @@ from gateway.status_view import FindingRow
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the root."""
-    for verb in (run, check, stop, restart, reload):
+    for verb in (run, check, stop, reload):
         app.command()(verb)
 
 
 def run(ctx: typer.Context) -> None:
     """Run the box in the foreground: engine, gateway, page. This is what systemd starts."""
     box: Box = ctx.obj
+    notify = Notify.taken_from(os.environ, os.getpid())
     config, paths = box.config, box.paths
     log = logs.configure("daemon", cast(TextIO, LogStream(sys.stderr)))
-    asyncio.run(_run(Daemon(config, paths, log, hangup_stops=sys.stderr.isatty())))
+    asyncio.run(_run(Daemon(config, paths, log, hangup_stops=sys.stderr.isatty(), notify=notify)))
 
 
 async def _run(daemon: Daemon) -> None:
@@ -100,12 +103,8 @@ def _print_finding(row: FindingRow, indent: str = "") -> None:
 
 def stop(ctx: typer.Context) -> None:
     """Stop the running box: streams may end first, for drain_s at most."""
-    _tell(ctx.obj, "/stop")
-
-
-def restart(ctx: typer.Context) -> None:
-    """Restart the engine; the gateway stays up. Also the way out of a stop after repeated failures."""
-    _tell(ctx.obj, "/restart")
+    answer = ctx.obj.daemon("POST", "/stop")
+    print(answer.json().get("said", f"answered {answer.status_code}"))
 
 
 def reload(ctx: typer.Context) -> None:
@@ -117,8 +116,3 @@ def reload(ctx: typer.Context) -> None:
         raise MoeError(f"not reloaded, the old files stay in use:\n{errors}", "correct the file, then reload again")
     seats = said["seats"]
     print(f"reloaded: {seats} seat{'' if seats == 1 else 's'}")
-
-
-def _tell(box: Box, path: str) -> None:
-    answer = box.daemon("POST", path)
-    print(answer.json().get("said", f"answered {answer.status_code}"))

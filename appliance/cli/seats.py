@@ -1,4 +1,4 @@
-"""`moe-appliance seats`: add, list, rotate, disable, enable, remove. Changes seats.toml."""
+"""`moe-appliance seats`: who may stream, and how much. Changes seats.toml. `size`: see seats_size.py."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from appliance import keyedit
+from appliance.cli import seats_size
 from appliance.cli.context import (
     ExpiresOption,
     FileOption,
@@ -22,6 +23,7 @@ from appliance.cli.context import (
 )
 
 app = typer.Typer(no_args_is_help=True, help="Seats: who may stream, each with a key of its own.")
+seats_size.register(app)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the seat.")]
 
@@ -35,14 +37,40 @@ def add(
     max_streams: Annotated[
         int | None, typer.Option(min=1, max=256, help="Streams it may ever run at once. Default: no limit of its own.")
     ] = None,
+    tokens_per_month: Annotated[
+        int | None, typer.Option(min=1, help="Soft budget: above it, it stands behind others. Default: none.")
+    ] = None,
     expires: ExpiresOption = None,
     file: FileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add a seat and print its key, once."""
     files = key_files(ctx)
-    made = keyedit.add_seat(file or files.seats_file, name, max_streams=max_streams, expires=moment(expires))
+    path, until = file or files.seats_file, moment(expires)
+    made = keyedit.add_seat(path, name, max_streams=max_streams, tokens_per_month=tokens_per_month, expires=until)
     show_key("seat", made, files, as_json=as_json)
+
+
+@app.command()
+def limit(
+    ctx: typer.Context,
+    name: NameArgument,
+    max_streams: Annotated[
+        int | None, typer.Option(min=0, max=256, help="Streams it may ever run at once. 0 = no limit of its own.")
+    ] = None,
+    tokens_per_month: Annotated[
+        int | None, typer.Option(min=0, help="Soft budget of a calendar month, UTC. 0 = none.")
+    ] = None,
+    file: FileOption = None,
+) -> None:
+    """Change the limits of a seat; those that are not named stay."""
+    files = key_files(ctx)
+    asked = {"max_streams": max_streams, "tokens_per_month": tokens_per_month}
+    limits = {key: value or None for key, value in asked.items() if value is not None}
+    if not limits:
+        raise typer.BadParameter("name a limit: --max-streams N or --tokens-per-month N")
+    changed = keyedit.limit_seat(file or files.seats_file, name, limits)
+    say(f"Seat {name} has its new limits." if changed else f"Seat {name} had these limits already.", reloaded(files))
 
 
 @app.command("list")

@@ -16,9 +16,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from appliance.cli import status_live
 from appliance.cli.bars import bars, legend
 from appliance.cli.terminal import TONES, finding, plain, say, table
-from gateway.status_view import FindingRow, LanesView, LaneView, PlanView, StatusView
+from gateway.status_view import FindingRow, LanesView, LaneView, PlanView, SeatRow, StatusView
 
 BAR_CHARS = 20
 LOG_LINES = 8
@@ -47,15 +48,21 @@ def status(view_json: Mapping[str, Any] | str | bytes | StatusView, as_json: boo
 def render(view: StatusView, console: Console) -> None:
     """Print the view for people."""
     _verdict(view, console)
+    status_live.operator(view, console)
     _findings(view.findings, console)
     _engine(view, console)
+    status_live.cards(view, console)
     if view.plan is not None:
         _plan(view.plan, console)
     if view.lanes.known:
         _streams(view.lanes, view, console)
         _queue(view, console)
         _seats(view, console)
+        status_live.history(view, console)
         _numbers(view, console)
+        status_live.fifth(view, console)
+        status_live.ledger(view, console)
+    status_live.events(view, console)
 
 
 def _heading(console: Console, name: str, more: str) -> None:
@@ -166,13 +173,22 @@ def _seats(view: StatusView, console: Console) -> None:
         _heading(console, "seats", "none yet: moe-appliance seats add NAME")
         return
     _heading(console, "seats", "since the gateway started")
-    table = _table("seat", "state", "running", "waiting", "served", "refused", "failed", "tokens out")
+    wide = console.width >= WIDE_COLUMNS
+    more = ("from cache", "wait 95 %", "this month") if wide else ()
+    table = _table("seat", "state", "running", "waiting", "served", "refused", "failed", "tokens out", *more)
     for seat in view.seats:
         most = "" if seat.max_streams.value is None else f" of {seat.max_streams}"
         counts = (seat.waiting, seat.served, seat.refused, seat.failed, seat.tokens_out)
         style = "" if seat.state == "active" else "dim"
-        _row(table, seat.name, seat.state, f"{seat.running}{most}", *counts, style=style)
+        state = f"off by {seat.off_by}" if seat.off_by else seat.state
+        cells = (seat.name, state, f"{seat.running}{most}", *counts)
+        _row(table, *cells, *((seat.hit_share, seat.wait_p95, _month(seat)) if wide else ()), style=style)
     _indented(console, table)
+
+
+def _month(seat: SeatRow) -> Text:
+    budget = "" if seat.budget_tokens.value is None else f" of {seat.budget_tokens}"
+    return Text(f"{seat.month_tokens}{budget}", style="yellow" if seat.over_budget else "")
 
 
 def _numbers(view: StatusView, console: Console) -> None:

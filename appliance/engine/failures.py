@@ -121,6 +121,13 @@ PATTERNS = (
         "nvidia-smi (end other programs on the GPU), or lower the context or the number of streams",
     ),
     _row(
+        r"cudaErrorOperatingSystem|CUDA_ERROR_OPERATING_SYSTEM|CUDA(?: driver)? error: OS call failed"
+        r"|CUDA_ERROR_UNKNOWN|CUDA(?: driver)? error: unknown error|cuInit\D{0,40}\b(?:304|999)\b",
+        "engine.cuda_devices",
+        "CUDA does not reach the cards: the driver was loaded anew since the service started, or a device is closed.",
+        "sudo systemctl restart moe-appliance (devices are opened to it at its start); then: moe-appliance preflight",
+    ),
+    _row(
         r"No module named '(?P<module>xllamacpp|gguf)(?:\.[^']*)?'",
         "engine.module_missing",
         "The Python package {module} is not installed.",

@@ -10,6 +10,8 @@ Rules:
 - The record is on disk before the engine's first instruction, so no engine lives that a sweep cannot find.
 - The guard is a subreaper: an orphan below it becomes its child. So "no child left" (ECHILD) means that
   nothing is left below, and every death below ends in a SIGCHLD here. That is why nothing polls.
+- The engine is what the kernel ends first when memory is short, and it leaves no core: weights of hundreds of GiB
+  would fill the disk. What it starts inherits both.
 - Once the engine is reaped its group id may be reused: from then on only descendants are signalled, by pid.
 
 Status lines (JSON, one a line): started{pid,pgid}; failed{stage,errno,error}: the engine was never run;
@@ -24,6 +26,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -41,6 +44,8 @@ HARD_S = 1.5
 RESCAN_S = 0.05
 """Pause between two looks for processes that were forked while SIGKILL went round."""
 NOT_RUN = 127
+OOM_SCORE_ADJ = b"1000"
+"""The most: first of all. Source: proc(5). Everybody may raise it; only CAP_SYS_RESOURCE may lower it again."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -102,6 +107,18 @@ def write_record(path: str) -> None:
     os.replace(temporary, path)
 
 
+def yield_to_all() -> None:
+    """Let the kernel take this process first, and no core of it. What cannot be set is no reason not to run."""
+    with suppress(OSError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, OOM_SCORE_ADJ)
+        finally:
+            os.close(fd)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def become_engine(argv: list[str], record: str, guard_pid: int, report_fd: int) -> None:
     """In the forked child: own session, record, default signals, exec. Does not return.
 
@@ -114,6 +131,7 @@ def become_engine(argv: list[str], record: str, guard_pid: int, report_fd: int) 
         if os.getppid() != guard_pid:
             os._exit(NOT_RUN)
         write_record(record)
+        yield_to_all()
         stage = "exec"
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

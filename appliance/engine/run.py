@@ -16,6 +16,7 @@ import math
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ LAST_WORDS_S = 0.1
 """How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
 PROBES_END_S = 2.0
 """The probes of the warm-up end this long before the start limit."""
+NOT_INHERITED = frozenset({"CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM"})
+"""What the service manager tells the daemon alone; what it listens on for words of ours is gone already (notify.py)."""
 STOPPED = Cause(id="engine.stopped", title="The engine was stopped.", remedy="moe-appliance restart")
 
 
@@ -70,7 +73,7 @@ class EngineRun:
     start_id: str = field(default_factory=lambda: secrets.token_hex(6))
     launch: Launch | None = None
     _key: bytes = field(default_factory=lambda: secrets.token_urlsafe(32).encode(), repr=False)
-    _keyed: bool = False
+    _keyed: threading.Event = field(default_factory=threading.Event)
     _process: EngineProcess | None = None
     _spawned: bool = False
     _healthy: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,7 +86,7 @@ class EngineRun:
             for folder in (self.state_dir, self.runtime_dir):  # somebody may have removed them
                 folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             write_private(self._key_file, self._key)
-            self._keyed = True
+            self._keyed.set()
             self.launch = self.adapter.launch(free_port(), self._key_file)
             cause = await self._followed(self.launch)
         except OSError as error:
@@ -92,7 +95,7 @@ class EngineRun:
             if self.adapter.supervised:
                 raise
         finally:
-            self._keyed = False
+            self._keyed.clear()
             with contextlib.suppress(OSError):
                 self._key_file.unlink(missing_ok=True)
             self.log.log(INFO if cause is STOPPED else WARNING, "engine.ended", cause=cause.id, title=cause.title)
@@ -105,8 +108,10 @@ class EngineRun:
     def keep_key(self) -> None:
         """Write the key file of a running start again when somebody removed it: the next gateway needs it. Raises
         OSError."""
-        if self._keyed and not self._key_file.exists():
+        if self._keyed.is_set() and not self._key_file.exists():
             write_private(self._key_file, self._key)
+            if not self._keyed.is_set():  # it ended meanwhile: this may be called in a thread
+                self._key_file.unlink(missing_ok=True)
 
     async def _followed(self, launch: Launch) -> Cause:
         """The run, with its health probes and its start limit beside it."""
@@ -141,7 +146,7 @@ class EngineRun:
     async def _run_process(self, launch: Launch) -> Cause:
         process = await EngineProcess.start(
             launch.argv,
-            env={**os.environ, **launch.env},
+            env={**_inherited(), **launch.env},
             cwd=self.state_dir,
             record=self.runtime_dir / "engine.record",
             grace_s=launch.grace_s,
@@ -242,6 +247,10 @@ class EngineRun:
 def _not_started(error: BaseException) -> Cause:
     title = f"The engine cannot be started: {error}"
     return Cause(id="engine.spawn", title=title, remedy="moe-appliance status (shows its last log lines)")
+
+
+def _inherited() -> Mapping[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
 
 
 def free_port() -> int:

@@ -46,6 +46,8 @@ from gateway.logs import Log
 from gateway.state import Cause, EngineProfile, EngineState, Finding, Phase, PlanState, Severity
 
 LOG_LINES_SHOWN = 60
+GATEWAY_FINDINGS = "gateway."
+"""Findings that begin so are of the gateway's supervision and outlive a look at the box."""
 RECHECK_S = 120.0
 """A refused engine is checked again after this long: the operator may have mended it."""
 EXTERNAL_AGAIN_S = 15.0
@@ -81,6 +83,8 @@ class EngineSupervisor:
     _following: asyncio.Task[None] | None = None
     _timer: asyncio.TimerHandle | None = None
     _profile: EngineProfile | None = None
+    _spawned_s: float = 0.0
+    _load_s: float | None = None
     _ring: LogRing = field(init=False)
     _stopping: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -174,7 +178,8 @@ class EngineSupervisor:
             findings = examined.findings
             self._log_findings(findings)
             self._profile = examined.profile
-            self.board.update(findings=findings, plan=examined.plan)
+            others = tuple(found for found in self.board.state.findings if found.id.startswith(GATEWAY_FINDINGS))
+            self.board.update(findings=(*findings, *others), plan=examined.plan)
             causes = _causes(findings)
             if causes:
                 self.ask(Refused(causes))
@@ -207,6 +212,10 @@ class EngineSupervisor:
         state = self._state
         cause = state.cause.id if state.cause else None
         self.log.info("engine.phase", phase=str(state.phase), start_id=state.start_id, pid=state.pid, cause=cause)
+        if state.phase is Phase.STARTING:
+            self._spawned_s = state.since_s
+        if state.phase is Phase.READY:
+            self._load_s = state.since_s - self._spawned_s
         loop = asyncio.get_running_loop()
         if state.phase is Phase.REFUSED:
             loop.call_later(RECHECK_S, self._again_if, Phase.REFUSED, state.since_s)
@@ -241,6 +250,7 @@ class EngineSupervisor:
                 cause=state.cause,
                 retry_at_s=wall_s + state.retry_at_s if state.retry_at_s is not None else None,
                 restarts=state.restarts,
+                load_s=self._load_s,
                 log_tail=self._ring.tail(LOG_LINES_SHOWN),
             ),
         )

@@ -1,8 +1,9 @@
-// moe-appliance: keeps the page live, copies commands, and logs in from an address with #token=...
+// moe-appliance: keeps the page live, copies commands, acts without leaving it, and logs in from #token=...
 "use strict";
 
 const POLL_MS = 1000;
 const ANSWER_MS = 5000;
+const SAID_MS = 30000;
 document.documentElement.classList.add("js");
 
 // An address printed by the demo carries its token in the fragment, which browsers never send and no log sees.
@@ -61,6 +62,7 @@ function follow(live) {
   const stale = document.getElementById("stale");
   const clock = document.getElementById("clock");
   let last = new Date();
+  const every = Number(live.dataset.every) || POLL_MS;
   let timer = 0;
   let asking = false;
 
@@ -81,7 +83,7 @@ function follow(live) {
     try {
       const answer = await fetch(live.dataset.live, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
       if (answer.status === 401 || answer.status === 403) {
-        location.replace("/admin");
+        location.replace(live.dataset.login);
         return;
       }
       if (!answer.ok) throw new Error(String(answer.status));
@@ -101,13 +103,45 @@ function follow(live) {
       asking = false;
     }
     clearTimeout(timer);
-    timer = setTimeout(ask, POLL_MS);
+    timer = setTimeout(ask, every);
   }
 
   document.addEventListener("visibilitychange", ask);
   const log = document.getElementById("log");
   if (log) log.scrollTop = log.scrollHeight;
   ask();
+  return ask;
+}
+
+function forget(said, text) {
+  if (said.textContent === text && document.activeElement !== said) said.textContent = "";
+}
+
+// An action is asked for with its form as ever; the page stays where it is, and says what came of it.
+async function act(form, ask) {
+  const said = document.getElementById("said");
+  const asked = form.closest("[popover]");
+  const opener = document.querySelector(`[popovertarget="${CSS.escape(asked.id)}"]:not([popovertargetaction])`);
+  const body = new URLSearchParams(new FormData(form));
+  asked.hidePopover();
+  try {
+    const headers = { accept: "application/json" };
+    const answer = await fetch(form.action, { method: "POST", body, headers, signal: AbortSignal.timeout(2 * ANSWER_MS) });
+    if (answer.status === 401) {
+      location.replace("/admin");
+      return;
+    }
+    const done = await answer.json();
+    said.textContent = done.said;
+    said.classList.toggle("not-done", !done.ok);
+    if (done.ok) setTimeout(() => forget(said, done.said), SAID_MS);
+  } catch {
+    said.textContent = "No answer from the gateway. The events below say whether it was done.";
+    said.classList.add("not-done");
+  }
+  await ask();
+  if (opener && opener.isConnected) opener.focus();
+  else said.focus();
 }
 
 // The clipboard needs https or localhost; elsewhere the text is selected, so that Ctrl-C takes it.
@@ -128,5 +162,10 @@ document.addEventListener("click", (event) => {
 });
 window.addEventListener("hashchange", takeToken);
 const live = document.getElementById("live");
-if (live) follow(live);
+const ask = live ? follow(live) : null;
+document.addEventListener("submit", (event) => {
+  if (!ask || !event.target.matches("[data-act]")) return;
+  event.preventDefault();
+  act(event.target, ask);
+});
 takeToken();

@@ -1,7 +1,7 @@
 """The real clients, one row each: which request they send, which tool they have, how they are started. Touches files.
 
 Rules:
-- Coding agents get exactly the settings that `moe-appliance connect` writes (appliance/agents), SDKs its variables.
+- Coding agents get exactly the settings that `moe-appliance connect` writes (gateway/agents), SDKs its variables.
 - What is added on the command line is what a test without a person needs: no questions, no updates.
 - `model` and `key` come from the box under test; nothing here knows a test's script.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 import tomlkit
 
-from appliance.agents.programs import AGENTS, PROVIDER
-from appliance.agents.settings import VARIABLE, Format, Target, filled
+from gateway.agents.programs import AGENTS, PROVIDER
+from gateway.agents.settings import VARIABLE, Format, Target, filled
 from tests.agents.processes import Desk, Launch
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.agents.settings import Target
+from gateway.agents.settings import Target
 from gateway.exchange import Exchange
 from gateway.keys import digest_of
 from tests.agents.clients import Client, Seat, Task

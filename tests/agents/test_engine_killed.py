@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.agents.settings import Target
+from gateway.agents.settings import Target
 from tests.agents.clients import AGENT_CLIENTS, Client, Seat, Task
 from tests.agents.processes import Desk, Run, started
 from tests.agents.stage import ANSWER, CONTEXT_TOKENS, MODEL

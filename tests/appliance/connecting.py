@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from appliance import keyedit
-from appliance.agents.programs import AGENTS
-from appliance.agents.text import EXAMPLE
 from appliance.cli import connect
 from appliance.cli.box import Box
 from appliance.errors import MoeError, NotRunning
+from gateway.agents.programs import AGENTS
+from gateway.agents.text import EXAMPLE
 from gateway.state import Phase
 from gateway.status import view
 from tests.status_sample import NOW_S, box, gateway

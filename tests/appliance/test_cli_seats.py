@@ -15,6 +15,7 @@ from appliance.cli import admins, seats
 from appliance.errors import MoeError, NotRunning
 from gateway.keyfile import load_admins, load_seats
 from gateway.keys import digest_of
+from gateway.seats import SeatName
 
 KEY_LINE = re.compile(r"moe-[A-Za-z0-9_-]{43}\n")
 
@@ -133,9 +134,9 @@ def test_list_shows_states_and_no_digest(files: Files) -> None:
     run(files, "seats rotate " + "c" * 32)
     shown = run(files, "seats list").stdout
     rows = [line.split() for line in shown.splitlines()]
-    assert rows[1] == ["ana", "expired", "3", "2020-01-31", "-"]
-    assert rows[2] == ["ben", "disabled", "-", "never", "-"]
-    assert rows[3][:4] == ["c" * 32, "active", "-", "never"]
+    assert rows[1] == ["ana", "expired", "3", "-", "2020-01-31", "-"]
+    assert rows[2] == ["ben", "disabled", "-", "-", "never", "-"]
+    assert rows[3][:5] == ["c" * 32, "active", "-", "-", "never"]
     assert not re.search("[0-9a-f]{16}", shown.replace("c" * 32, ""))
 
 
@@ -146,9 +147,23 @@ def test_list_prints_json_for_programs(files: Files) -> None:
         "name": "ana",
         "state": "expired",
         "max_streams": None,
+        "tokens_per_month": None,
         "expires": "2020-01-31",
         "old_key_until": None,
     }
+
+
+def test_limits_are_changed_one_by_one_and_taken_away_with_0(files: Files) -> None:
+    run(files, "seats add ana --max-streams 2 --tokens-per-month 5000000")
+    assert "has its new limits" in run(files, "seats limit ana --tokens-per-month 9000000").stderr
+    assert "had these limits already" in run(files, "seats limit ana --max-streams 2").stderr
+    account = load_seats(files.seats_file).accounts[SeatName("ana")]
+    assert (account.max_streams, account.tokens_per_month) == (2, 9_000_000)
+    assert "9 000 000" in run(files, "seats list").stdout
+    run(files, "seats limit ana --max-streams 0 --tokens-per-month 0")
+    account = load_seats(files.seats_file).accounts[SeatName("ana")]
+    assert (account.max_streams, account.tokens_per_month) == (None, None)
+    assert run(files, "seats limit ana").exit_code == 2
 
 
 def test_an_empty_list_says_how_to_add(files: Files) -> None:

@@ -8,12 +8,14 @@ import json
 import pytest
 from rich.console import Console
 
+from appliance.cli.show import WATCH_S, again_and_again
 from appliance.cli.status import render, status
+from appliance.errors import MoeError, NotRunning
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase, Severity
 from gateway.status import view
 from gateway.status_view import StatusView
-from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, seat, stream
+from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, lively, seat, stream
 
 
 def shown(state: BoxState, snapshot: GatewaySnapshot | None, width: int = 120) -> str:
@@ -90,3 +92,97 @@ def test_text_is_printed_when_json_is_not_asked_for() -> None:
 def test_what_is_no_status_is_refused() -> None:
     with pytest.raises(ValueError, match="verdict"):
         status("{}", False, Console(file=io.StringIO()))
+
+
+# What moves
+
+
+def test_the_new_parts_of_the_page_are_told_too() -> None:
+    text = shown(*lively(), width=140)
+    for word in (
+        "off by root",
+        "12.4 M of 20.0 M",
+        "93 %",
+        "slowest stream",
+        "floor 40 tok/s",
+        "slowed by power cap",
+        "71 °C",
+        "the 1 % promise is kept",
+        "18 240 requests over 40 d, 9.0 MiB",
+        "3 requests refused: queue full",
+    ):
+        assert word in text
+
+
+def test_a_mode_is_told_with_the_command_that_ends_it() -> None:
+    text = shown(box(), gateway(mode="drained", mode_by="root", mode_since_s=NOW_S - 30))
+    assert "Drained by root, 30 s ago" in text
+    assert "moe-appliance resume" in text
+
+
+def test_cards_that_do_not_answer_are_told_with_their_age() -> None:
+    state, found = lively()
+    assert state.gauges is not None
+    old = state.gauges.model_copy(update={"at_s": NOW_S - 40, "error": "the driver has not answered for 15 s"})
+    text = shown(state.model_copy(update={"gauges": old}), found, width=140)
+    assert "40 s old, the driver has not answered for 15 s" in text
+
+
+# Again and again
+
+
+class Clock:
+    """Sleeps that end after `looks`, as Ctrl-C ends them."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+
+    def __call__(self, seconds: float) -> None:
+        assert seconds == WATCH_S
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def watched(answers: list[StatusView | MoeError], *, as_json: bool = False, terminal: bool = False) -> str:
+    left = iter(answers)
+
+    def ask() -> StatusView:
+        answer = next(left)
+        if isinstance(answer, MoeError):
+            raise answer
+        return answer
+
+    out = io.StringIO()
+    console = Console(file=out, width=80, color_system=None, force_terminal=terminal)
+    again_and_again(ask, as_json, console, Clock(len(answers)))
+    return out.getvalue()
+
+
+def test_watching_says_it_again_through_a_gap_until_ctrl_c() -> None:
+    serving, absent = view(box(), gateway(), NOW_S), view(box(), None, NOW_S)
+    text = watched([serving, NotRunning("no appliance answers at /run/x", "start it"), absent, serving])
+    told = [
+        text.index("● Serving"),
+        text.index("no appliance answers at /run/x"),
+        text.index("● Not serving: the gateway does not answer"),
+        text.rindex("● Serving"),
+    ]
+    assert told == sorted(told)
+
+
+def test_watching_as_json_is_a_line_a_look() -> None:
+    found = view(box(), gateway(), NOW_S)
+    lines = watched([found, NotRunning("none", "x"), found], as_json=True).splitlines()
+    assert [StatusView.model_validate_json(line) for line in lines] == [found, found]
+
+
+def test_watching_on_a_terminal_draws_in_place_and_gives_the_screen_back() -> None:
+    text = watched([view(box(), gateway(), NOW_S)] * 2, terminal=True)
+    assert "\x1b[?1049h" in text
+    assert text.rindex("\x1b[?1049l") > text.rindex("Serving")
+
+
+def test_a_box_that_never_ran_ends_watching_with_its_error() -> None:
+    with pytest.raises(NotRunning):
+        watched([NotRunning("no appliance answers at /run/x", "start it")])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config import ENGINES, PREFIX, Config, Paths, find_config, listen_address, load, public_url
+from appliance.config import ENGINES, PREFIX, Config, Paths, listen_address, load, public_url
 from appliance.engine.settings import ExternalSettings
 from appliance.errors import ConfigError
 
@@ -46,7 +46,10 @@ TABLES: dict[str, dict[str, Any]] = {
         "engine_silence_s": 9.5,
         "unstreamed_s": 9.5,
         "drain_s": 0.5,
+        "connections": 300,
+        "connections_per_address": 0,
     },
+    "ledger": {"enabled": False, "keep_days": 90},
     "plan": {"file": "/p.json", "checkpoint": "/c", "make": True, "kv_gib": 2.5},
     "preflight": {"gpus": 2, "engine_python": "/e/bin/python"},
 }
@@ -270,17 +273,6 @@ def test_a_folder_too_long_for_a_socket_is_refused(
     assert error.message.startswith(key)
     assert "at most 107" in error.message
     assert "runtime_dir = " in error.remedy
-
-
-def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert find_config(None, {}) is None
-    local = written(tmp_path, "")
-    assert find_config(None, {}) == Path("appliance.toml")
-    assert find_config(local, {"MOE_APPLIANCE_CONFIG": "/other"}) == local
-    with pytest.raises(ConfigError, match="no configuration file /other"):
-        find_config(None, {"MOE_APPLIANCE_CONFIG": "/other"})
-    assert "cannot be read" in refusal(tmp_path).message
 
 
 # Refusals

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from appliance import keyedit
-from appliance.agents.edit import CODECS
-from appliance.agents.programs import AGENTS
-from appliance.agents.settings import KEY, Target, filled
-from appliance.agents.text import EXAMPLE
 from appliance.cli import connect, connect_target
+from gateway.agents.edit import CODECS
+from gateway.agents.programs import AGENTS
+from gateway.agents.settings import KEY, Target, filled
+from gateway.agents.text import EXAMPLE
 from gateway.state import Phase
 from tests.appliance.connecting import ROOT, WITH_FILE, Here, made_here, status
 

@@ -1,4 +1,4 @@
-"""appliance.agents: what is merged into the settings files of agents, and what stays in them."""
+"""gateway.agents: what is merged into the settings files of agents, and what stays in them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from appliance.agents.edit import CODECS, as_text, edit
-from appliance.agents.merge import leaves, merge
-from appliance.agents.programs import AGENTS
-from appliance.agents.settings import Format, Place, Target
 from appliance.errors import MoeError
+from gateway.agents.edit import CODECS, as_text, edit
+from gateway.agents.merge import leaves, merge
+from gateway.agents.programs import AGENTS
+from gateway.agents.settings import Format, Place, Target
 
 BOX = Target("http://box.example:8080", "deep/model-1", 131_072, "ana")
 FILES = {name: agent.settings(BOX).file for name, agent in AGENTS.items() if agent.settings(BOX).file is not None}

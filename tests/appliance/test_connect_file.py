@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.agents.shown import old_value, without_credentials
+from gateway.agents.shown import old_value, without_credentials
 from tests.appliance.connecting import Here, made_here
 
 

@@ -70,6 +70,12 @@ ImportError: libgomp.so.1: cannot open shared object file: No such file or direc
         "The GPU has not enough free memory",
         "nvidia-smi",
     ),
+    "engine.cuda_devices": (
+        "(EngineCore pid=912) RuntimeError: Unexpected error from cudaGetDeviceCount(): CUDA error: OS call failed or"
+        " operation not supported on this OS",
+        "CUDA does not reach the cards",
+        "systemctl restart moe-appliance",
+    ),
     "engine.module_missing": (
         "Traceback (most recent call last):\n    import xllamacpp\nModuleNotFoundError: No module named 'xllamacpp'",
         "The Python package xllamacpp is not installed.",

@@ -41,6 +41,11 @@ def test_stdin_is_at_its_end() -> None:
     assert OneChild().ask(python("print(repr(input()))"), {}, 20.0).code == 1
 
 
+def test_the_kernel_would_take_the_child_before_the_daemon() -> None:
+    look = "import time; time.sleep(0.2); print(open('/proc/self/oom_score_adj').read())"
+    assert run(python(look), os.environ, DEADLINE_S).out.split() == ["500"]
+
+
 def test_bytes_that_are_no_text_are_replaced() -> None:
     assert OneChild().ask(python(r"import os; os.write(1, b'a\xffb')"), {}, 20.0).out == "a\ufffdb"
 

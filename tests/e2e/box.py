@@ -88,7 +88,7 @@ def kill9(pid: int) -> float:
     return time.monotonic()
 
 
-class _UnixConnection(HTTPConnection):
+class UnixConnection(HTTPConnection):
     """httpx leaves a socket open when nobody listens; this does not."""
 
     def __init__(self, path: Path) -> None:
@@ -155,10 +155,17 @@ class Box:
             lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
         self.config.write_text("\n".join(lines) + "\n")
         self.seats_file.parent.mkdir(exist_ok=True)
-        rows = [f'[seats.{name}]\ndigest = "{digest_of(key)}"\n' for name, key in self.keys.items()]
-        self.seats_file.write_text("\n".join(rows))
+        self.write_seats()
         admins = f'[admins.root]\ndigest = "{digest_of(self.admin_key)}"\n'
         self.seats_file.with_name("admins.toml").write_text(admins)
+
+    def write_seats(self, more: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        """The seat file anew, from `keys`. `more`: further fields of single seats."""
+        rows = []
+        for name, key in self.keys.items():
+            fields = {"digest": digest_of(key), **(more or {}).get(name, {})}
+            rows += [f"[seats.{name}]", *(f"{field} = {_toml(value)}" for field, value in fields.items()), ""]
+        self.seats_file.write_text("\n".join(rows))
 
     def set_knobs(self, **knobs: object) -> None:
         """What the fake engine is told at its next start."""
@@ -249,7 +256,7 @@ class Box:
 
     def control(self, method: str, path: str, *, socket_name: str = "control") -> tuple[int, Any]:
         """Ask the daemon (or the gateway) over its Unix socket: status and JSON. Raises OSError."""
-        connection = _UnixConnection(self.runtime / f"{socket_name}.sock")
+        connection = UnixConnection(self.runtime / f"{socket_name}.sock")
         with contextlib.closing(connection):
             connection.request(method, path)
             answer = connection.getresponse()

@@ -77,4 +77,5 @@ def test_broken_seats_keep_the_old_ones_and_are_shown(shared_box: Box) -> None:
     mended = shared_box.cli("reload")
     assert (mended.returncode, mended.stdout) == (0, f"reloaded: {text.count('[seats.')} seats\n")
     shown = shared_box.control("GET", "/status", socket_name="gateway")[1]
-    assert "max_stream" not in json.dumps(shown).replace("max_streams", "")
+    now = json.dumps([shown["verdict"], shown["files"], shown["findings"]])
+    assert "max_stream" not in now.replace("max_streams", ""), "only the events tell of it still"

@@ -34,6 +34,7 @@ typedef struct { uint version; ull total, reserved, free, used; } memory_v2;
 typedef struct { ull total, free, used; } bar1_memory;
 typedef struct { uint pid; ull used; uint gpu_instance, compute_instance; } process_info;
 typedef struct { uint environment, feature, devtools; } confidential_state;
+typedef struct { uint gpu, memory; } utilization;
 
 static int initialized;
 
@@ -242,6 +243,18 @@ CALL(nvmlDeviceGetPcieReplayCounter)(card handle, uint *out) { NUMBER(handle, "r
 CALL(nvmlDeviceGetPersistenceMode)(card handle, uint *out) { NUMBER(handle, "persistence", out); }
 CALL(nvmlDeviceGetEnforcedPowerLimit)(card handle, uint *out) { NUMBER(handle, "power_mw", out); }
 CALL(nvmlDeviceGetPowerManagementDefaultLimit)(card handle, uint *out) { NUMBER(handle, "power_default_mw", out); }
+CALL(nvmlDeviceGetPowerUsage)(card handle, uint *out) { NUMBER(handle, "power_now_mw", out); }
+CALL(nvmlDeviceGetTemperature)(card handle, uint sensor, uint *out) {
+    (void)sensor;
+    NUMBER(handle, "temperature", out);
+}
+CALL(nvmlDeviceGetUtilizationRates)(card handle, utilization *out) {
+    out->memory = 0;
+    NUMBER(handle, "busy", &out->gpu);
+}
+CALL(nvmlDeviceGetPcieThroughput)(card handle, uint counter, uint *out) {
+    NUMBER(handle, counter == 0 ? "pcie_tx_kb" : "pcie_rx_kb", out);
+}
 CALL(nvmlDeviceGetCurrentClocksEventReasons)(card handle, ull *out) { NUMBER(handle, "throttle", out); }
 
 static int two_numbers(const char *key, uint *first, uint *second) {

@@ -51,6 +51,11 @@ class Card:
     power_mw: int = 600_000
     power_default_mw: int = 600_000
     throttle: int = 1
+    busy: int = 0
+    temperature: int = 41
+    power_now_mw: int = 92_500
+    pcie_rx_kb: int = 0
+    pcie_tx_kb: int = 0
     nvlink: int = 0
     nvlink_to: str = ""
     lost: int = 0
@@ -122,6 +127,8 @@ def _card_lines(card: Card) -> Iterator[str]:
     for name in ("name", "uuid", "bus_id", "cpus", "gen_idle", "gen_load", "gen_max", "width", "width_max", "replays"):
         yield f"{name}={getattr(card, name)}"
     for name in ("persistence", "power_mw", "power_default_mw", "throttle", "nvlink", "lost"):
+        yield f"{name}={getattr(card, name)}"
+    for name in ("busy", "temperature", "power_now_mw", "pcie_rx_kb", "pcie_tx_kb"):
         yield f"{name}={getattr(card, name)}"
     for name in ("mig", "ecc", "remapped"):
         yield f"{name}={getattr(card, name)[0]},{getattr(card, name)[1]}"

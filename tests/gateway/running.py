@@ -21,7 +21,7 @@ import pytest
 import structlog
 
 from gateway import app as composition
-from gateway.admin import admin_routes
+from gateway import site
 from gateway.core import Core
 from gateway.keys import digest_of
 from gateway.limiter import Limiter, Place
@@ -175,9 +175,9 @@ async def running(
 
 @asynccontextmanager
 async def _served(core: Core, host: str, kernel_stall_s: float | None) -> AsyncIterator[int]:
-    application = Application(core, admin_routes(composition._pages(core)))
+    application = Application(core, site.routes(core))
     stall_s = core.settings.limits.client_stall_s if kernel_stall_s is None else kernel_stall_s
-    config = composition._config(application, stall_s)
+    config = composition._config(application, stall_s, core.connections)
     server = Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)

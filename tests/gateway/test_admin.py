@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -14,12 +14,18 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from gateway.admin import COOKIE, HEADERS, LOGIN_MAX_BYTES, AdminPages, admin_routes
+from gateway.actions import Actions
+from gateway.admin import COOKIE, AdminPages, admin_routes
+from gateway.admin_actions import AdminActions
 from gateway.admin_assets import static_files
+from gateway.core import Core
+from gateway.events import Events
+from gateway.forms import FORM_MAX_BYTES
 from gateway.keys import digest_of
 from gateway.logs import EVENTS
+from gateway.pages import HEADERS
 from gateway.seats import Account, AdminBook, AdminName
-from gateway.sessions import LIFETIME_S
+from gateway.sessions import LIFETIME_S, csrf
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase, Severity
 from gateway.status_view import StatusView
@@ -53,7 +59,9 @@ class Site:
             snapshot=lambda: self.snapshot,
             admins=lambda: self.admins,
             log=structlog.get_logger(),
+            events=Events(),
             secret=b"s" * 32,
+            actions=AdminActions(Actions(cast(Core, None)), b"s" * 32),
             secure=secure,
             now=lambda: self.now_s,
             monotonic=lambda: self.clock_s,
@@ -168,7 +176,7 @@ def test_browsers_are_told_to_name_the_origin_of_our_own_forms() -> None:
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"token=" + b"a" * LOGIN_MAX_BYTES, 413),
+        (b"token=" + b"a" * FORM_MAX_BYTES, 413),
         (b"", 401),
         (b"\xff\xfe=&&&", 401),
         (b"&".join(b"token=a" for _ in range(99)), 401),
@@ -184,7 +192,9 @@ def test_without_an_admin_the_form_says_how_to_make_one() -> None:
 
 def test_logging_out_ends_the_session_of_this_browser() -> None:
     client = Site().logged_in()
-    assert client.post("/admin/logout").status_code == 303
+    assert client.post("/admin/logout").status_code == 403, "no form of ours"
+    value = csrf(b"s" * 32, client.cookies[COOKIE], "logout")
+    assert client.post("/admin/logout", data={"csrf": value}).status_code == 303
     assert client.get("/admin/fragment").status_code == 401
 
 
@@ -216,7 +226,7 @@ def test_a_made_up_cookie_opens_nothing() -> None:
 def test_the_json_is_the_view_and_curl_needs_no_cookie() -> None:
     answer = Site().client().get("/admin/status.json", headers=bearer())
     assert answer.headers["content-type"] == "application/json"
-    assert StatusView.model_validate_json(answer.content).verdict.rule == 15
+    assert StatusView.model_validate_json(answer.content).verdict.rule == 17
 
 
 def test_head_answers_like_get_without_a_body() -> None:
@@ -321,7 +331,7 @@ def test_no_page_holds_inline_styles_or_scripts(name: str, path: str) -> None:
         bare = re.sub(r"\"[^\"]*\"|'[^']*'", '""', tag)
         assert not re.search(r"\s(?:style|on\w+)\s*=", bare), tag
         assert not re.match(r"<(?:style|img src=x)", tag), tag
-        assert not re.search(r"(?:src|href|action)=\"(?!/admin)", tag), tag
+        assert not re.search(r"\b(?<!target)(?:src|href|action)=\"(?!/admin|#)", tag), tag
     scripts = re.findall(r"<script[^>]*>[^<]*", html)
     assert all(re.fullmatch(r'<script src="/admin/static/admin\.js\?v=[0-9a-f]+" defer>', tag) for tag in scripts)
     assert len(scripts) == (1 if path == "/admin" else 0)

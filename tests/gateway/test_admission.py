@@ -11,8 +11,10 @@ from gateway.admission_types import (
     Decision,
     Ended,
     Granted,
+    Hold,
     Leave,
     Limits,
+    Open,
     Queued,
     Reason,
     Rejected,
@@ -205,6 +207,49 @@ def test_closing_answers_all_and_refuses_arrivals() -> None:
     refused = desk.arrive("cleo")
     assert isinstance(refused, Rejected)
     assert refused.reason is Reason.DRAINING
+
+
+def test_held_nobody_gets_a_ticket_and_everybody_keeps_the_place_that_comes_first() -> None:
+    desk = Desk(streams=2)
+    desk.arrive("ana")
+    desk.policy.handle(Hold(True), 0.0)
+    waits = [desk.arrive(seat) for seat in ("ana", "ben", "cleo")]
+    assert waits == [Queued(TicketId(2), 1, 1, None), Queued(TicketId(3), 1, 2, None), Queued(TicketId(4), 2, 3, None)]
+    assert desk.leave(1) == []
+    assert desk.policy.view().held
+    granted = desk.policy.handle(Hold(False), 0.0).effects
+    assert [effect.id for effect in granted] == [3, 4], "the seats that were served longest ago"
+
+
+def test_held_a_wait_that_would_be_too_long_refuses_nobody_and_the_deadline_says_paused() -> None:
+    desk = Desk(streams=1, queue_deadline_s=HOLD_PRIOR_S / 2)
+    desk.arrive("ana")
+    desk.policy.handle(Hold(True), 0.0)
+    assert isinstance(desk.arrive("ben"), Queued)
+    [told] = desk.tick(HOLD_PRIOR_S / 2).effects
+    assert isinstance(told, Rejected)
+    assert told.reason is Reason.PAUSED
+    assert 55 <= told.retry_after_s <= 59
+
+
+def test_held_a_full_line_says_paused() -> None:
+    desk = Desk(streams=1, queue_max=1)
+    desk.policy.handle(Hold(True), 0.0)
+    assert isinstance(desk.arrive("ana"), Queued)
+    refused = desk.arrive("ben")
+    assert isinstance(refused, Rejected)
+    assert refused.reason is Reason.PAUSED
+
+
+def test_a_hold_outlives_closing_and_opening() -> None:
+    desk = Desk(streams=1)
+    desk.policy.handle(Hold(True), 0.0)
+    desk.policy.handle(Close(Reason.ENGINE_LOST), 0.0)
+    closed = desk.arrive("ana")
+    assert isinstance(closed, Rejected)
+    assert closed.reason is Reason.ENGINE_LOST
+    desk.policy.handle(Open(), 0.0)
+    assert isinstance(desk.arrive("ana"), Queued)
 
 
 def test_a_raised_cap_serves_who_waits_and_a_lowered_one_cuts_nobody() -> None:

@@ -7,6 +7,7 @@ part of what it promises. Times are sums of binary fractions: they are exact.
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -20,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gateway.admission import HELPER_PATIENCE_S, Admission
+from gateway.admission import BUDGET_PATIENCE_S, HELPER_PATIENCE_S, Admission
 from gateway.admission_types import (
     Arrive,
     Close,
@@ -28,6 +29,7 @@ from gateway.admission_types import (
     Ended,
     Event,
     Granted,
+    Hold,
     Leave,
     Limits,
     Open,
@@ -67,6 +69,8 @@ class Known:
     arrived_s: float
     number: int
     helper: bool = False
+    over: bool = False
+    over_until_s: float = 0.0
     granted_s: float | None = None
     ended: list[Reason] = field(default_factory=list)
 
@@ -78,6 +82,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.limits = limits
         self.policy = Admission(limits)
         self.open = True
+        self.held = False
         self.waiting: dict[TicketId, Known] = {}
         self.running: dict[TicketId, Known] = {}
         self.own_max: dict[str, int | None] = {}
@@ -92,13 +97,13 @@ class AdmissionMachine(RuleBasedStateMachine):
     # What may happen
 
     @rule(
-        arrivals=st.lists(st.tuples(SEATS, st.booleans()), min_size=1, max_size=6),
+        arrivals=st.lists(st.tuples(SEATS, st.booleans(), st.booleans()), min_size=1, max_size=6),
         gap_s=st.sampled_from([0.0, 1 / 128]),
     )
-    def crowd(self, arrivals: list[tuple[str, bool]], gap_s: float) -> None:
+    def crowd(self, arrivals: list[tuple[str, bool, bool]], gap_s: float) -> None:
         """Several at once: what makes a line."""
-        for seat, helper in arrivals:
-            self.arrive(seat, self.own_max.get(seat), 1, helper)
+        for seat, helper, over in arrivals:
+            self.arrive(seat, self.own_max.get(seat), 1, helper, over)
             self.now_s += gap_s
 
     @rule(
@@ -106,19 +111,24 @@ class AdmissionMachine(RuleBasedStateMachine):
         own_max=st.sampled_from([None, None, 1, 2]),
         body_bytes=st.integers(0, 60),
         helper=st.booleans(),
+        over=st.booleans(),
     )
-    def arrives(self, seat: str, own_max: int | None, body_bytes: int, helper: bool) -> None:
-        self.arrive(seat, own_max, body_bytes, helper)
+    def arrives(self, seat: str, own_max: int | None, body_bytes: int, helper: bool, over: bool) -> None:
+        self.arrive(seat, own_max, body_bytes, helper, over)
 
-    def arrive(self, seat: str, own_max: int | None, body_bytes: int, helper: bool = False) -> None:
+    def arrive(self, seat: str, own_max: int | None, body_bytes: int, helper: bool = False, over: bool = False) -> None:
         self.count += 1
         id = TicketId(self.count)
         before = self.own_max.get(seat)
         raised = before is not None and (own_max is None or own_max > before)
         self.own_max[seat] = own_max
-        self.waiting[id] = Known(seat, own_max, body_bytes, self.now_s, self.count, helper)
+        over_until_s = self.now_s + min(BUDGET_PATIENCE_S, self.limits.queue_deadline_s / 3)
+        self.waiting[id] = Known(seat, own_max, body_bytes, self.now_s, self.count, helper, over, over_until_s)
         self.behind_a_raised_bound = self.waiting[id] if raised else None
-        told = self.send(Arrive(id, seat, own_max, body_bytes, helper))
+        within = deepcopy(self.policy).handle(Arrive(id, seat, own_max, body_bytes, helper), self.now_s)
+        told = self.send(Arrive(id, seat, own_max, body_bytes, helper, over))
+        refused = [effect for effect in told if isinstance(effect, Rejected)]
+        assert refused == [effect for effect in within.effects if isinstance(effect, Rejected)], "refused for a budget"
         self.behind_a_raised_bound = None
         if id in self.waiting:
             assert self.open
@@ -128,11 +138,17 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert len(self.waiting) <= self.limits.queue_max - kept, "queue bound"
             assert of_seat <= self.limits.queue_per_seat, "seat's queue bound"
 
-    @rule(arrivals=st.lists(st.tuples(SEATS, st.booleans()), min_size=3, max_size=8), data=st.data())
-    def a_crowd_that_waits_as_long_as_helpers_do(self, arrivals: list[tuple[str, bool]], data: st.DataObject) -> None:
+    @rule(
+        arrivals=st.lists(st.tuples(SEATS, st.booleans(), st.booleans()), min_size=3, max_size=8),
+        patience_s=st.sampled_from([HELPER_PATIENCE_S, BUDGET_PATIENCE_S]),
+        data=st.data(),
+    )
+    def a_crowd_that_waits_as_long_as_it_must(
+        self, arrivals: list[tuple[str, bool, bool]], patience_s: float, data: st.DataObject
+    ) -> None:
         self.crowd(arrivals, 0.0)
-        self.time_passes(HELPER_PATIENCE_S)
-        self.crowd([("ana", False)], 0.0)
+        self.time_passes(patience_s)
+        self.crowd([("ana", False, False)], 0.0)
         if self.running:
             self.finish(data, 1)
 
@@ -200,6 +216,23 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.open = True
         self.send(Open())
 
+    @rule(really=st.sampled_from([False, False, False, True]))
+    def hold(self, really: bool) -> None:
+        """Seldom: a held line moves as little as a closed one."""
+        if not really:
+            return
+        before = set(self.waiting)
+        self.held = True
+        self.send(Hold(True))
+        assert set(self.waiting) == before, "a hold sends nobody away"
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def unhold(self) -> None:
+        self.held = False
+        steps["unheld"] += bool(self.waiting)
+        self.send(Hold(False))
+
     # The books
 
     def send(self, event: Event) -> tuple[Effect, ...]:
@@ -212,8 +245,9 @@ class AdmissionMachine(RuleBasedStateMachine):
                     self.granted(id)
                 case Rejected():
                     self.rejected(effect, event)
-                case Queued(id, position, depth):
+                case Queued(id, position, depth, wait_s):
                     assert id in self.waiting
+                    assert (wait_s is None) is self.held, "a wait is predicted only while the line moves"
                     assert 1 <= position <= depth <= self.limits.queue_max
                 case Ended(id, reason):
                     known = self.running[id]
@@ -226,6 +260,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         known = self.waiting.pop(id)
         held = Counter(other.seat for other in self.running.values())
         assert self.open
+        assert not self.held, "a ticket while they are held"
         assert len(self.running) < self.limits.streams, "cap"
         own = self.own_max[known.seat]
         assert own is None or held[known.seat] < own, "the seat's own bound"
@@ -235,12 +270,13 @@ class AdmissionMachine(RuleBasedStateMachine):
             for other in self.waiting.values()
             if self.may_run(other, held) and other is not self.behind_a_raised_bound
         ]
-        if self.stands_behind(known):
-            assert all(self.stands_behind(other) for other in rivals), "a helper in front of a turn that may run"
-            steps["helpers"] += bool(rivals)
-        else:
-            steps["patient"] += known.helper and bool(rivals)
-            rivals = [other for other in rivals if not self.stands_behind(other)]
+        rank = self.rank(known)
+        assert all(self.rank(other) >= rank for other in rivals), "a helper or a budget in front of who comes first"
+        steps["helpers"] += rank[0] and bool(rivals)
+        steps["patient"] += known.helper and not rank[0] and bool(rivals)
+        steps["over"] += rank[1] and bool(rivals)
+        steps["forgiven"] += known.over and not rank[1] and any(not other.over for other in rivals)
+        rivals = [other for other in rivals if self.rank(other) == rank]
         assert all(held[other.seat] >= held[known.seat] for other in rivals), "fewest tickets first"
         equal = [other for other in rivals if held[other.seat] == held[known.seat]]
         latest = self.served_at.get(known.seat, 0)
@@ -256,7 +292,16 @@ class AdmissionMachine(RuleBasedStateMachine):
         known = self.waiting.pop(effect.id)
         assert effect.retry_after_s == 0 or 10 <= effect.retry_after_s <= 59
         match effect.reason:
+            case Reason.PAUSED if not isinstance(event, Arrive):
+                assert self.held
+                assert self.now_s - known.arrived_s >= self.limits.queue_deadline_s
+            case Reason.PAUSED:
+                steps["paused"] += 1
+                assert self.held
+                assert event.id == effect.id or self.now_s - known.arrived_s >= self.limits.queue_deadline_s
+                assert event.id != effect.id or self.full_with(known), "held, only a bound refuses"
             case Reason.DEADLINE:
+                assert not self.held
                 assert self.now_s - known.arrived_s >= self.limits.queue_deadline_s
             case Reason.SEAT_GONE:
                 assert isinstance(event, SeatsGone)
@@ -264,14 +309,28 @@ class AdmissionMachine(RuleBasedStateMachine):
             case Reason.ENGINE_LOST | Reason.DRAINING:
                 assert not self.open
             case _:
+                assert not self.held, "no predicted wait and no bound by another name"
                 assert isinstance(event, Arrive)
                 assert event.id == effect.id, "bounds refuse arrivals, never who waits already"
                 held = Counter(other.seat for other in self.running.values())
                 free = len(self.running) < self.limits.streams
                 assert not (free and self.may_run(known, held)), "refused beside a free ticket"
 
-    def stands_behind(self, known: Known) -> bool:
-        return known.helper and self.now_s - known.arrived_s < HELPER_PATIENCE_S
+    def full_with(self, known: Known) -> bool:
+        """Whether a bound of the queue keeps it out; those in line are all others."""
+        of_seat = 1 + sum(other.seat == known.seat for other in self.waiting.values())
+        kept = self.limits.queue_max // 4 if of_seat > 1 else 0
+        many_bytes = known.body_bytes + sum(other.body_bytes for other in self.waiting.values())
+        return (
+            1 + len(self.waiting) > self.limits.queue_max - kept
+            or of_seat > self.limits.queue_per_seat
+            or 0 < self.limits.queue_bytes < many_bytes
+        )
+
+    def rank(self, known: Known) -> tuple[bool, bool]:
+        """Whether it stands behind every turn, and behind those of its kind that are within their budget."""
+        helper = known.helper and self.now_s - known.arrived_s < HELPER_PATIENCE_S
+        return helper, known.over and self.now_s < known.over_until_s
 
     def may_run(self, known: Known, held: Counter[str]) -> bool:
         own = self.own_max[known.seat]
@@ -279,7 +338,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     def nobody_who_may_run_waits(self) -> None:
         """Work-conserving, after every single event."""
-        if not self.open or len(self.running) >= self.limits.streams:
+        if not self.open or self.held or len(self.running) >= self.limits.streams:
             return
         held = Counter(known.seat for known in self.running.values())
         assert not [id for id, known in self.waiting.items() if self.may_run(known, held)]
@@ -292,6 +351,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert {id for id, _, _ in view.running} == set(self.running), "a ticket was lost or doubled"
         assert [id for id, _, _ in view.waiting] == self.policy.order()
         assert sorted(self.policy.order()) == sorted(self.waiting)
+        assert view.held is self.held, "closing, opening and new limits end no hold"
         assert view.waiting_bytes == sum(known.body_bytes for known in self.waiting.values())
 
     @invariant()
@@ -316,4 +376,5 @@ def test_no_order_of_events_breaks_the_policy() -> None:
         ),
     )
     assert steps["steps"] >= STEPS_WANTED, steps
-    assert min(steps["helpers"], steps["patient"]) > 0, f"the rules of helpers were put to the test: {steps}"
+    assert min(steps[rule] for rule in ("helpers", "patient", "over", "forgiven")) > 0, f"not put to the test: {steps}"
+    assert min(steps["unheld"], steps["paused"]) > 0, f"the rule of holding was put to the test: {steps}"

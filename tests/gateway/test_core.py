@@ -12,13 +12,14 @@ import pytest
 
 from gateway import logs
 from gateway.admission_types import Reason, Rejected
-from gateway.app import _cookie_secret, _core
+from gateway.app import _core
 from gateway.core import Core, Engine
 from gateway.dialects import Prepared
 from gateway.dialects.openai import CHAT
 from gateway.keys import digest_of
 from gateway.problem import Problem
 from gateway.settings import AdmissionSettings, GatewaySettings
+from gateway.site import cookie_secret
 from gateway.state import BoxState, EngineProfile, EngineState, Phase
 from gateway.upstream import EngineAddress
 
@@ -57,7 +58,7 @@ async def test_another_start_of_the_engine_answers_those_who_waited_for_the_form
         places = [stack.enter_context(core.limiter.enter("ana", None, 1, lambda _: None)) for _ in range(2)]
         core.engine_changed(*ready("two", streams=1))
         assert isinstance(places[1].answer.result(), Rejected)
-        assert core.ready
+        assert core.why_not() is None
 
 
 @pytest.mark.anyio
@@ -88,7 +89,7 @@ async def test_draining_stays_closed_whatever_the_engine_does(tmp_path: Path) ->
     core = make(tmp_path)
     core.drain()
     core.engine_changed(*ready("one", streams=4))
-    assert not core.ready
+    assert core.why_not() is not None
     assert core.limiter.policy.closed is not None
     assert core.all_done.is_set()
 
@@ -115,9 +116,9 @@ async def test_a_seat_file_that_was_removed_is_believed(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_a_secret_in_memory(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    assert len(_cookie_secret(blocked / "cookie.secret")) == 32
-    kept = _cookie_secret(tmp_path / "cookie.secret")
-    assert _cookie_secret(tmp_path / "cookie.secret") == kept
+    assert len(cookie_secret(blocked / "cookie.secret")) == 32
+    kept = cookie_secret(tmp_path / "cookie.secret")
+    assert cookie_secret(tmp_path / "cookie.secret") == kept
     assert (tmp_path / "cookie.secret").stat().st_mode & 0o777 == 0o600
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.keys import digest_of
-from gateway.seats import Account, AdminBook, AdminName
-from gateway.sessions import FAILURES_MAX, LIFETIME_S, FailureBrake, issue, read
+from gateway.seats import Account, AdminBook, AdminName, SeatBook, SeatName
+from gateway.sessions import FAILURES_MAX, LIFETIME_S, FailureBrake, csrf, csrf_good, issue, issue_seat, read, read_seat
 
 SECRET = bytes(range(32))
 NOW_S = 1_800_000_000.0
@@ -77,3 +77,42 @@ def test_five_failures_in_a_minute_stop_everybody_until_the_first_is_a_minute_ol
     assert brake.wait_s(60) == 0
     brake.failed(60)
     assert brake.wait_s(60.5) == 1
+
+
+# Forms
+
+
+@given(st.binary(min_size=32, max_size=40), st.text(max_size=40), st.text(max_size=10), st.text(max_size=10))
+def test_a_forms_value_is_good_for_its_session_action_and_target_alone(
+    secret: bytes, cookie: str, action: str, target: str
+) -> None:
+    value = csrf(secret, cookie, action, target)
+    assert csrf_good(secret, cookie, action, target, value)
+    assert not csrf_good(secret, cookie, action, target, value[:-1])
+    assert not csrf_good(secret, cookie, action, target, "")
+    assert not csrf_good(secret, cookie, action, target + "x", value)
+    assert not csrf_good(secret, cookie, action + "x", target, value)
+    assert not csrf_good(secret, cookie + "x", action, target, value)
+    assert not csrf_good(secret + b"x", cookie, action, target, value)
+
+
+def test_a_forms_value_is_no_cookie_and_needs_a_secret() -> None:
+    assert csrf(b"s" * 32, "v1.x", "drain") != csrf(b"s" * 32, "v1.x", "drain", "drain")
+    with pytest.raises(ValueError, match="32 bytes"):
+        csrf(b"short", "v1.x", "drain")
+
+
+# Seats
+
+
+def test_a_seats_cookie_is_good_for_its_seat_and_its_key_and_is_no_admins() -> None:
+    ana = SeatName("ana")
+    account = Account(name="ana", digest=digest_of("moe-admin-ana"))
+    seats = SeatBook({ana: account})
+    cookie = issue_seat(SECRET, ana, seats, NOW_S)
+    assert read_seat(SECRET, cookie, seats, NOW_S) == "ana"
+    assert read_seat(SECRET, cookie, seats, NOW_S + LIFETIME_S) is None
+    assert read_seat(SECRET, cookie, SeatBook({ana: replace(account, off_by="root")}), NOW_S) is None
+    assert read_seat(SECRET, cookie, SeatBook({ana: replace(account, digest=digest_of("moe-new"))}), NOW_S) is None
+    assert read(SECRET, cookie, book(), NOW_S) is None, "of the same name and key, and yet no admin"
+    assert read_seat(SECRET, COOKIE, seats, NOW_S) is None

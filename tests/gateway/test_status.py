@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 
 from appliance.engine import lifecycle
 from gateway import status_verdict
+from gateway.figures import UNKNOWN, Figure, count, pace, percent, seconds
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, EngineProfile, Phase, Severity
 from gateway.status import DEMO_LABEL, view
 from gateway.status_findings import arranged
-from gateway.status_view import UNKNOWN, Figure, FindingRow, StatusView, count, pace, percent, seconds
+from gateway.status_view import FindingRow, StatusView
 from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, seat, stream
 
 WARN, FAIL, INFO = Severity.WARN, Severity.FAIL, Severity.INFO
 
 Case = tuple[int, str, BoxState, GatewaySnapshot | None, str]
+
+
+def set_by_ana(mode: str) -> dict[str, object]:
+    return {"mode": mode, "mode_by": "ana", "mode_since_s": NOW_S - 300}
+
 
 CASES: list[Case] = [
     (
@@ -123,35 +129,63 @@ CASES: list[Case] = [
         10,
         "warn",
         box(),
+        gateway(2, closed="maintenance", **set_by_ana("drained")),
+        "Drained by ana 5 min ago: new requests are refused; 2 streams still run. To serve again: moe-appliance resume",
+    ),
+    (
+        4,
+        "bad",
+        box(Phase.REFUSED, cause=GPU),
+        gateway(0, closed="maintenance", **set_by_ana("drained")),
+        "Drained by ana 5 min ago. Not serving: no space is left on the GPU. Mend it, then: moe-appliance restart",
+    ),
+    (
+        12,
+        "warn",
+        box(),
+        gateway(1, 2, **set_by_ana("paused")),
+        "Paused by ana 5 min ago: nobody is let through, 2 wait; 1 stream still runs. To go on: moe-appliance resume",
+    ),
+    (
+        12,
+        "warn",
+        box(),
+        gateway(0, mode="paused"),
+        "Paused: nobody is let through, nobody waits; no stream runs. To go on: moe-appliance resume",
+    ),
+    (
+        11,
+        "warn",
+        box(),
         gateway(0, closed="engine_lost"),
         "Not serving: the engine is ready, admission is closed (engine lost).",
     ),
     (
-        11,
+        13,
         "warn",
         box(),
         gateway(4, 2, queue_max=2),
         "Full: 4 of 4 streams busy, 2 of 2 wait; the next request is refused.",
     ),
     (
-        11,
+        13,
         "warn",
         box(),
         gateway(4, 0, queue_max=0),
         "Full: 4 of 4 streams busy, nobody may wait; the next request is refused.",
     ),
-    (12, "ok", box(), gateway(4, 3), "Full: 4 of 4 streams busy, 3 wait; the next ticket is free in ~6 s."),
-    (12, "ok", box(), gateway(4, 1, mean_hold_s=None), "Full: 4 of 4 streams busy, 1 waits."),
-    (13, "ok", box(), gateway(4), "Full: 4 of 4 streams busy, nobody waits."),
-    (14, "ok", box(), gateway(2, 1), "Serving: 2 of 4 streams busy, 1 waits because its seat has no stream left."),
+    (14, "ok", box(), gateway(4, 3), "Full: 4 of 4 streams busy, 3 wait; the next ticket is free in ~6 s."),
+    (14, "ok", box(), gateway(4, 1, mean_hold_s=None), "Full: 4 of 4 streams busy, 1 waits."),
+    (15, "ok", box(), gateway(4), "Full: 4 of 4 streams busy, nobody waits."),
+    (16, "ok", box(), gateway(2, 1), "Serving: 2 of 4 streams busy, 1 waits because its seat has no stream left."),
     (
-        14,
+        16,
         "ok",
         box(),
         gateway(2, 2),
         "Serving: 2 of 4 streams busy, 2 wait because their seats have no stream left.",
     ),
-    (15, "ok", box(), gateway(2), "Serving: 2 of 4 streams busy, nobody waits."),
+    (17, "ok", box(), gateway(2), "Serving: 2 of 4 streams busy, nobody waits."),
 ]
 
 
@@ -166,13 +200,13 @@ def test_the_verdict_is_one_sentence_for_each_branch(
 def test_every_numbered_rule_is_reached_by_a_case() -> None:
     text = Path(status_verdict.__file__).read_text()
     listed = {int(number) for number in re.findall(r"^ ?(\d+)\. ", text, re.M)}
-    assert listed == {case[0] for case in CASES} | {16}
+    assert listed == {case[0] for case in CASES} | {18}
 
 
 def test_a_finding_makes_a_healthy_box_warn_and_is_named() -> None:
     findings = (finding("clock", INFO), finding("listen"), finding("memory", FAIL))
     verdict = view(box(findings=findings), gateway(2), NOW_S).verdict
-    assert verdict.rule == 15
+    assert verdict.rule == 17
     assert verdict.tone == "warn"
     assert verdict.sentence == (
         "Serving: 2 of 4 streams busy, nobody waits. But: the memory is wrong (and 1 more). To mend it: mend memory"

@@ -1,0 +1,102 @@
+"""What moves, in the text of `status`: mode, sparklines, cards, chance of one more stream, ledger, events.
+
+Writes to the console it is given. As status.py, it computes nothing and believes no text of others.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from appliance.cli.terminal import TONES, say
+from gateway.status_live import GpuView, SparkView
+from gateway.status_view import StatusView
+
+EVENTS_SHOWN = 6
+SPARK_CHARS = 40
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def operator(view: StatusView, console: Console) -> None:
+    """The mode, while it is not serving."""
+    if view.operator.sentence:
+        command = f"  {view.operator.command}" if view.operator.command else ""
+        say(console, (view.operator.sentence, TONES["warn"]), (command, "bold cyan"), indent=2)
+
+
+def history(view: StatusView, console: Console) -> None:
+    """The last hour, a line for each figure."""
+    if view.history is None:
+        return
+    _heading(console, "history", f"the last {view.history.span}")
+    for spark in view.history.sparks:
+        mark = f"  {spark.mark_label}" if spark.mark_label else ""
+        say(console, f"{spark.label:<18}", (_line(spark), "green"), f"  {spark.now}", (mark, "dim"), indent=2)
+
+
+def _line(spark: SparkView) -> str:
+    """The points as blocks, thinned to SPARK_CHARS by the lowest of each piece; a gap is a dot."""
+    width = max(1, -(-len(spark.points) // SPARK_CHARS))
+    chars = []
+    for start in range(0, len(spark.points), width):
+        known = [point for point in spark.points[start : start + width] if point is not None]
+        chars.append(_LEVELS[round(min(known) * (len(_LEVELS) - 1))] if known else "·")
+    return "".join(chars).rjust(SPARK_CHARS, "·")
+
+
+def cards(view: StatusView, console: Console) -> None:
+    """A line a card."""
+    gauges = view.gauges
+    if gauges is None:
+        return
+    age = f"{gauges.age} old" if gauges.stale else f"{gauges.age} ago"
+    _heading(console, "cards", f"{age}{f', {gauges.error}' if gauges.error else ''}")
+    for gpu in gauges.gpus:
+        slowed = f"  slowed by {', '.join(gpu.slowed_by)}" if gpu.slowed_by else ""
+        say(console, (_card(gpu), "dim" if gauges.stale else ""), (slowed, TONES["warn"]), indent=2)
+
+
+def _card(gpu: GpuView) -> str:
+    if not gpu.name:
+        return f"{gpu.index}  does not answer"
+    figures = (
+        f"busy {gpu.busy}",
+        f"{gpu.memory_used} of {gpu.memory_total}",
+        f"{gpu.temperature}",
+        f"{gpu.power} of {gpu.power_limit}",
+        f"in {gpu.pcie_rx} out {gpu.pcie_tx} {gpu.link}".rstrip(),
+    )
+    return f"{gpu.index}  {gpu.name}  {'  '.join(figures)}"
+
+
+def fifth(view: StatusView, console: Console) -> None:
+    """The measured chance of one more stream."""
+    if view.fifth is not None:
+        _heading(console, f"stream {view.fifth.streams + 1}", "")
+        say(console, (view.fifth.sentence, TONES[view.fifth.tone] if view.fifth.enough else "dim"), indent=2)
+
+
+def ledger(view: StatusView, console: Console) -> None:
+    """How the ledger is."""
+    row = view.ledger
+    if row is None:
+        return
+    _heading(console, "ledger", f"{row.rows} requests over {row.kept_for}, {row.size}")
+    if not row.ok:
+        said = f"{row.lost} lost, {row.waiting} in memory"
+        say(console, (f"{said}: {row.error}" if row.error else said, TONES["warn"]), indent=2)
+
+
+def events(view: StatusView, console: Console) -> None:
+    """The latest events, newest first."""
+    if not view.events:
+        return
+    _heading(console, "events", "the latest; more: moe-appliance events")
+    for event in view.events[:EVENTS_SHOWN]:
+        who = f"  {event.who}" if event.who else ""
+        style = "" if event.severity == "info" else TONES[event.severity]
+        say(console, (f"{event.at:<12}  ", "dim"), (event.text, style), (who, "bold"), indent=2)
+
+
+def _heading(console: Console, name: str, more: str) -> None:
+    console.print()
+    say(console, (name, "bold"), f"  {more}")

@@ -1,0 +1,154 @@
+"""The operator's verbs against a gateway's socket: what is asked, by whom, and what is said when it is not done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from appliance.cli import events, operator
+from appliance.errors import MoeError, NotRunning
+from gateway.state import Event, Severity
+
+NOW_S = 1_800_000_000.0
+
+
+@dataclass
+class FakeBox:
+    """A box whose sockets answer as a test says."""
+
+    answers: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    gateway_runs: bool = True
+    state_dir: Path = Path("/nonexistent")
+
+    @property
+    def paths(self) -> FakeBox:
+        return self
+
+    def gateway(self, method: str, path: str) -> httpx.Response:
+        if not self.gateway_runs:
+            raise NotRunning("no appliance answers", "moe-appliance run")
+        return self._answer("gateway", method, path)
+
+    def daemon(self, method: str, path: str) -> httpx.Response:
+        return self._answer("daemon", method, path)
+
+    def _answer(self, who: str, method: str, path: str) -> httpx.Response:
+        self.asked.append(f"{who} {method} {path}")
+        status, body = self.answers.get(path.partition("?")[0], (200, {"ok": True, "said": "done so"}))
+        return httpx.Response(status, json=body)
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run() -> Run:
+    app, seats = typer.Typer(), typer.Typer()
+    operator.register(app, seats)
+    events.register(app)
+    app.add_typer(seats, name="seats")
+
+    def call(box: FakeBox, *words: str) -> Any:
+        return CliRunner().invoke(app, words, obj=box)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("drain",), "/drain"),
+        (("pause",), "/pause"),
+        (("resume",), "/resume"),
+        (("seats", "off", "ana"), "/disable-seat?seat=ana"),
+        (("seats", "on", "ana"), "/enable-seat?seat=ana"),
+        (("restart",), "/restart-engine"),
+        (("start-engine",), "/start-engine"),
+    ],
+)
+def test_each_verb_asks_the_gateway_and_prints_its_words(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], asked: str
+) -> None:
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    box = FakeBox()
+    done = run(box, *words)
+    assert (done.exit_code, done.output) == (0, "done so\n")
+    assert box.asked == [f"gateway POST {asked}"]
+
+
+def test_under_sudo_the_person_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "carla")
+    box = FakeBox()
+    run(box, "seats", "off", "a&b")
+    assert box.asked == ["gateway POST /disable-seat?who=carla&seat=a%26b"]
+
+
+def test_what_was_not_done_is_an_error_with_the_reason(run: Run) -> None:
+    done = run(FakeBox({"/drain": (409, {"ok": False, "said": "nothing was changed: no space"})}), "drain")
+    assert isinstance(done.exception, MoeError)
+    assert done.exception.message == "not done: nothing was changed: no space"
+
+
+def test_the_engine_is_restarted_by_the_daemon_when_no_gateway_answers(run: Run) -> None:
+    box = FakeBox(gateway_runs=False)
+    assert run(box, "restart").exit_code == 0
+    assert run(box, "start-engine").exit_code == 0
+    assert box.asked == ["daemon POST /restart", "daemon POST /start-engine"]
+    assert isinstance(run(box, "drain").exception, NotRunning)
+
+
+# Events
+
+
+def event(id: str, at_s: float, text: str = "the engine is ready", who: str = "") -> dict[str, Any]:
+    made = Event(id=id, at_s=at_s, kind="engine.phase", severity=Severity.INFO, text=text, who=who)
+    return made.model_dump(mode="json")
+
+
+def test_events_come_from_the_gateway_without_a_ledger_and_are_escaped(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events.time, "time", lambda: NOW_S)
+    told = [event("a", NOW_S - 90_000), event("b", NOW_S - 60, "bad \x1b[31m [red]name", "ana")]
+    box = FakeBox({"/events": (200, {"events": told})})
+    shown = run(box, "events").output
+    assert "the engine is ready" not in shown, "older than a day"
+    assert "\x1b" not in shown
+    assert "[red]name" in shown
+    assert "(ana)" in shown
+    assert len(run(box, "events", "--since", "30d", "--json").output.splitlines()) == 2
+    assert json.loads(run(box, "events", "--json").output)["id"] == "b"
+
+
+def test_without_ledger_and_gateway_there_is_nothing_to_show(run: Run) -> None:
+    assert isinstance(run(FakeBox(gateway_runs=False), "events").exception, MoeError)
+
+
+def test_following_shows_each_event_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    box = FakeBox({"/events": (200, {"events": told})})
+
+    def look_again(_: float) -> None:
+        if len(told) == 3:
+            raise KeyboardInterrupt
+        told.append(event(f"e{len(told)}", events.time.time()))
+
+    monkeypatch.setattr(events.time, "sleep", look_again)
+    shown = run(box, "events", "--follow", "--json").output
+    assert [json.loads(line)["id"] for line in shown.splitlines()] == ["e0", "e1", "e2"]
+
+
+@pytest.mark.parametrize("since", ["", "5", "-1h", "1y", "1.5h", "999999d"])
+def test_a_time_that_is_none_is_a_usage_error(run: Run, since: str) -> None:
+    done = run(FakeBox(), "events", "--since", since)
+    assert done.exit_code == 2
+    assert "24h" in done.output

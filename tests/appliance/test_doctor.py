@@ -1,0 +1,106 @@
+"""The bundle: written once and for its owner alone, whatever is broken; programs that hang cost their deadline."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from appliance.cli import doctor_bundle as bundle
+from appliance.cli.box import Box
+from appliance.cli.doctor_bundle import Part, collect, write
+from appliance.errors import MoeError, NotRunning
+from appliance.keyedit import add_admin, add_seat
+from appliance.redact import MASK
+
+NOW_S = 1_800_000_000.0
+PARTS = [Part("a.txt", "text\ud83d"), Part("proc/meminfo", "MemTotal\n")]
+
+
+def nobody(*_: object) -> None:
+    raise NotRunning("no appliance answers", "start it: moe-appliance run")
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    """A configured box that does not run; no program of the machine is asked."""
+    monkeypatch.setattr(bundle, "_program", lambda *argv: f"{argv[0]} was asked\n")
+    monkeypatch.setattr("appliance.cli.box._ask", nobody)  # httpx leaves a socket open when nobody listens
+    monkeypatch.setattr(bundle, "_us", lambda *_: bundle.child.Answer(out="{}", code=0))
+    config = tmp_path / "appliance.toml"
+    config.write_text(
+        '[engine]\nkind = "command"\ncommand = ["serve", "--api-key", "abcd1234efgh", "{port}"]\n'
+        'env = { HUB = "a-secret-value" }\n'
+    )
+    made = Box(config, {})
+    made.paths.state_dir.mkdir()
+    made.paths.runtime_dir.mkdir()
+    return made
+
+
+def texts(parts: list[Part]) -> dict[str, str]:
+    return {part.name: part.text for part in parts}
+
+
+def test_a_bundle_is_its_owners_alone_and_never_written_over_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.tar.gz"
+    write(PARTS, path, NOW_S)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as archive:
+        assert archive.getnames() == ["moe-appliance/a.txt", "moe-appliance/proc/meminfo"]
+    before = path.read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for taken in (path, tmp_path / "link"):
+        with pytest.raises(MoeError, match="cannot write"):
+            write(PARTS, taken, NOW_S)
+    assert path.read_bytes() == before
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_box_that_does_not_run_still_tells_what_it_can(box: Box) -> None:
+    key = add_seat(box.seats_file, "carla").key
+    token = add_admin(box.admins_file, "boss").key
+    found = texts(collect(box, engine_log=False))
+    assert found["status.json"].startswith("not there: no appliance answers")
+    assert json.loads(found["seats.json"])["seats"] == [{"name": "seat-1", "state": "active", "max_streams": None}]
+    engine = json.loads(found["configuration.json"])["engine"]
+    assert engine["env"] == {"HUB": MASK}
+    assert found["journal.txt"] == "journalctl was asked\n"
+    whole = "\n".join(found.values())
+    for secret in (key, token, "carla", "boss", "abcd1234efgh", "a-secret-value"):
+        assert secret not in whole
+
+
+def test_a_secret_of_the_box_goes_from_every_part(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    (box.paths.runtime_dir / "engine-1.key").write_text("engine key of this start\n")
+    (box.paths.state_dir / "cookie.secret").write_bytes(bytes(range(65, 97)))
+    said = "it said: engine key of this start, a-secret-value, " + bytes(range(65, 97)).hex()
+    monkeypatch.setattr(bundle, "_program", lambda *_: said)
+    shown = texts(collect(box, engine_log=False))["journal.txt"]
+    assert shown == f"it said: {MASK}, {MASK}, {MASK}"
+
+
+@pytest.mark.parametrize("text", ["listen = 5\n", "[nonsense\n", '[engine]\nkind = "?"\n'])
+def test_a_broken_configuration_costs_only_what_needs_it(box: Box, text: str) -> None:
+    assert box.config_file is not None
+    box.config_file.write_text(text)
+    fresh = Box(box.config_file, {})
+    found = texts(collect(fresh, engine_log=False))
+    assert found["configuration.json"].startswith("not there: ")
+    assert json.loads(found["versions.json"])["python"]
+    assert "MemTotal" in found["proc/meminfo"]
+
+
+def test_a_program_that_hangs_costs_its_deadline_and_one_that_is_missing_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bundle, "PROGRAM_S", 0.3)
+    started_s = time.monotonic()
+    assert "no answer within 0.3 s" in bundle._program("sleep", "30")
+    assert time.monotonic() - started_s < 5
+    assert "exit 3: " in bundle._program("sh", "-c", "echo x >&2; exit 3")
+    with pytest.raises(OSError, match="moe-no-such-program"):
+        bundle._program("moe-no-such-program")
