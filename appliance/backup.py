@@ -33,8 +33,8 @@ from appliance.backup_members import (
 from appliance.config import Config, Paths
 from appliance.errors import MoeError
 from appliance.files import NotRegularError, read_regular
-from gateway import ledger_read
-from gateway.ledger import NAME as LEDGER_NAME
+from gateway.ledger import reading
+from gateway.ledger.writing import NAME as LEDGER_NAME
 
 
 def backup(to: Path, config_file: Path | None, config: Config, paths: Paths) -> Manifest:
@@ -56,7 +56,7 @@ def _written(to: Path, folder: Path, config_file: Path | None, config: Config, p
     ledger = paths.state_dir / LEDGER_NAME
     copied = folder / "ledger.db"
     if ledger.is_file():
-        ledger_read.copy(ledger, copied)
+        reading.copy(ledger, copied)
         members.append(Member(name=LEDGER, bytes=copied.stat().st_size, sha256=_sum_of(copied)))
     made_at = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     manifest = Manifest(format=FORMAT, version=__version__, made_at=made_at, members=tuple(members))

@@ -45,8 +45,8 @@ from appliance.config import Config, Paths, parsed
 from appliance.errors import ConfigError, MoeError
 from appliance.files import FolderLock, make_folder
 from appliance.plan import planfile
-from gateway import ledger_read
 from gateway.keyfile import parse_admins, parse_seats
+from gateway.ledger import reading
 
 PIECE_BYTES = 1 << 20
 
@@ -172,7 +172,7 @@ def _check(archive: Path, files: Mapping[str, Path]) -> None:
         SEATS: lambda path: parse_seats(Path(SEATS), path.read_bytes()),
         ADMINS: lambda path: parse_admins(Path(ADMINS), path.read_bytes()),
         PLAN: lambda path: planfile.parse(Path(PLAN), path.read_bytes()),
-        LEDGER: ledger_read.check,
+        LEDGER: reading.check,
     }
     for name in readers.keys() & files.keys():
         try:

@@ -23,15 +23,16 @@ from typing import Any
 
 import uvicorn
 
-from gateway import lastgood, site, unixserver
+from gateway import lastgood, unixserver
 from gateway.connections import Connections, most_with
 from gateway.core import Core, last_good_file
 from gateway.engine_watch import engine_of, follow, static_box
 from gateway.keyfile import HeldFile, parse_admins, parse_seats
-from gateway.ledger_view import begun
+from gateway.ledger.view import begun
 from gateway.logs import Log
 from gateway.observe import note_history
 from gateway.overlayfile import OverlayFile
+from gateway.pages import site
 from gateway.protocol import hardened
 from gateway.routes import Application, control_app
 from gateway.seats import AdminBook, SeatBook

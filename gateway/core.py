@@ -42,7 +42,7 @@ from gateway.upstream import EngineAddress
 
 if TYPE_CHECKING:
     from gateway.exchange import Exchange
-    from gateway.ledger import Ledger
+    from gateway.ledger.writing import Ledger
     from gateway.outcome import Outcome
 
 

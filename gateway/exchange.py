@@ -30,7 +30,7 @@ from gateway.dialects import Dialect, Prepared
 from gateway.engine_errors import is_lower_bound, read_error, read_failure, recounted
 from gateway.fit import counted, fitted
 from gateway.intake import prepare, read, seat_of
-from gateway.ledger_view import over_budget
+from gateway.ledger.view import over_budget
 from gateway.limiter import Place
 from gateway.meter import Meter
 from gateway.outcome import Outcome, request_id_of

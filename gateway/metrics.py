@@ -16,12 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from gateway.figures import Figure
 from gateway.overlay import Mode
 from gateway.snapshot import Times
 from gateway.state import Phase, Severity
-from gateway.status_live import GaugesView
-from gateway.status_view import FindingRow, NumbersView, StatusView
+from gateway.status.figures import Figure
+from gateway.status.live import GaugesView
+from gateway.status.views import FindingRow, NumbersView, StatusView
 
 _OUTCOMES = ("served", "refused", "failed")
 _GPU_FIGURES = (

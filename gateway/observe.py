@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.core import Core
 from gateway.keyfile import HeldFile
-from gateway.ledger_view import ledger_findings, ledger_view, month_of
+from gateway.ledger.view import ledger_findings, ledger_view, month_of
 from gateway.overlay import Overlay
 from gateway.seats import AdminBook, SeatBook
 from gateway.snapshot import ConnectionsView, FileView, GatewaySnapshot, SeatView, StreamView, Times, WaitingView

@@ -29,7 +29,7 @@ from gateway.dialects.messages import MESSAGES
 from gateway.dialects.openai import CHAT, COMPLETIONS
 from gateway.dialects.responses import RESPONSES
 from gateway.exchange import Exchange
-from gateway.ledger_view import keep as keep_row
+from gateway.ledger.view import keep as keep_row
 from gateway.listing import is_anthropic, listed, one
 from gateway.metrics import render as render_metrics
 from gateway.observe import snapshot
@@ -37,7 +37,7 @@ from gateway.outcome import request_id_of
 from gateway.problem import Problem
 from gateway.responses import Headers, Scope, Send, problem_headers, respond
 from gateway.seats import Denied
-from gateway.status import view
+from gateway.status.compose import view
 
 _OF_PROXIES = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
 DIALECTS: dict[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}

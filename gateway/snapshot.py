@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from gateway.ledger_rows import Activity
+from gateway.ledger.rows import Activity
 from gateway.state import Event, Finding
 
 

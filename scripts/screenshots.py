@@ -24,8 +24,8 @@ import httpx
 import structlog
 
 from gateway.keys import SEAT_PREFIX, new_key
-from gateway.ledger import Ledger
-from gateway.ledger_rows import Row
+from gateway.ledger.rows import Row
+from gateway.ledger.writing import Ledger
 from tests.box.boxes import furnish
 from tests.browser.chromium import Chromium, Page
 from tests.checkpoint.packs.fixtures import PACKS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.ledger_rows import Activity
+from gateway.ledger.rows import Activity
 from gateway.snapshot import (
     FileView,
     GatewaySnapshot,

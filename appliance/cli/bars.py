@@ -14,8 +14,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from appliance.cli.terminal import table
-from gateway.status_plan import kind_rows
-from gateway.status_view import BarView, PieceView
+from gateway.status.plan import kind_rows
+from gateway.status.views import BarView, PieceView
 
 _COLOURS = ("cyan", "blue", "magenta", "green", "yellow", "red")
 

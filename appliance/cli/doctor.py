@@ -52,7 +52,7 @@ def _verdict(box: Box, console: Console) -> bool:
     """Print how the box is; whether anything is wrong."""
     from appliance.cli.show import fetch
     from gateway.keyfile import load_admins, load_seats
-    from gateway.status_view import StatusView
+    from gateway.status.views import StatusView
 
     looks: tuple[Callable[[], object], ...] = (
         lambda: load_seats(box.seats_file),

@@ -29,8 +29,8 @@ from appliance.cli.box import Box
 from appliance.errors import MoeError
 from appliance.files import open_regular
 from appliance.redact import Redactor
-from gateway import ledger_read
-from gateway.ledger import NAME
+from gateway.ledger import reading
+from gateway.ledger.writing import NAME
 from gateway.state import BoxState
 
 UNIT = "moe-appliance.service"
@@ -162,7 +162,7 @@ def _accounts(box: Box) -> object:
 
 def _usage(box: Box) -> object:
     now_s = time.time()
-    rows, total = ledger_read.usage_and_total(box.paths.state_dir / NAME, now_s - WEEK_S, now_s)
+    rows, total = reading.usage_and_total(box.paths.state_dir / NAME, now_s - WEEK_S, now_s)
     shown = {field: getattr(total, field) for field in type(total).__slots__ if field != "seat"}
     return {"days": 7, "seats": len(rows), **shown}
 

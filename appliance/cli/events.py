@@ -60,12 +60,12 @@ def span_s(text: str) -> float:
 def kept(box: Box, after_s: float) -> list[Event]:
     """The events after a wall-clock time, oldest first: of the ledger, and those that it does not have yet. Raises
     MoeError when there is neither a ledger nor a gateway."""
-    from gateway import ledger_read
-    from gateway.ledger import NAME
+    from gateway.ledger import reading
+    from gateway.ledger.writing import NAME
 
     found, fault = dict[str, Event](), None
     try:
-        found = {event.id: event for event in ledger_read.events(box.paths.state_dir / NAME, after_s, LIMIT)}
+        found = {event.id: event for event in reading.events(box.paths.state_dir / NAME, after_s, LIMIT)}
     except MoeError as error:
         fault = error
     try:

@@ -31,7 +31,7 @@ from appliance.plan.check import Checked
 from appliance.plan.memory import BoxMemory, of_box, stated
 from appliance.printable import printable
 from appliance.units import GIB
-from gateway.status_plan import bar_views
+from gateway.status.plan import bar_views
 
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")]
 CheckpointOption = Annotated[str, typer.Option(metavar="PATH|URL|REPO", help="Whose headers tell the bytes.")]

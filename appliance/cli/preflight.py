@@ -41,8 +41,8 @@ from appliance.plan import planfile
 from appliance.printable import printable
 from appliance.units import GIB, gib
 from gateway.state import BoxState
-from gateway.status_findings import arranged
-from gateway.status_view import FindingRow
+from gateway.status.findings import arranged
+from gateway.status.views import FindingRow
 
 
 def register(app: typer.Typer) -> None:

@@ -22,8 +22,8 @@ from appliance.printable import printable
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
 from gateway.state import BoxState, Phase, Severity
-from gateway.status_findings import arranged
-from gateway.status_view import FindingRow
+from gateway.status.findings import arranged
+from gateway.status.views import FindingRow
 
 
 def register(app: typer.Typer) -> None:

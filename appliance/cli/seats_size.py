@@ -88,7 +88,7 @@ def size(
     """Say how many developers one box can take, how many boxes a team needs, and what that costs."""
     from appliance.cli import seats_size_text as text
     from appliance.sizing import sizing
-    from gateway.capacity import Pace
+    from gateway.sizing.capacity import Pace
 
     if sum((profile is not None, from_ledger, claude_code)) > 1:
         raise typer.BadParameter("take one of --profile, --from-ledger and --claude-code")
@@ -129,7 +129,7 @@ def _given(**values: float | None) -> dict[str, Any]:
 
 
 def _teams(text: str) -> tuple[int, ...]:
-    from gateway.capacity import DEVELOPERS_MAX
+    from gateway.sizing.capacity import DEVELOPERS_MAX
 
     if not re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6}){0,19}", text, re.ASCII):
         raise typer.BadParameter("write numbers with commas: 20,100,250", param_hint="--developers")
@@ -141,7 +141,7 @@ def _teams(text: str) -> tuple[int, ...]:
 
 def _from_file(file: Path | None, hours: float | None) -> _Source:
     from appliance.sizing.importers import profile_of
-    from gateway.profile import STUDY
+    from gateway.sizing.profile import STUDY
 
     if file is None:
         return _Source(STUDY if hours is None else replace(STUDY, hours_a_day=hours))
@@ -151,7 +151,7 @@ def _from_file(file: Path | None, hours: float | None) -> _Source:
 def _from_claude(ctx: typer.Context, folder: Path | None, hours: float | None) -> _Source:
     from appliance.sizing import claude_code
     from appliance.units import count
-    from gateway.profile import STUDY
+    from gateway.sizing.profile import STUDY
 
     where = folder or claude_code.default_folder(ctx.obj.environ, Path.home())
     profile, found = claude_code.profile(where, STUDY.hours_a_day if hours is None else hours)
@@ -165,7 +165,7 @@ def _from_claude(ctx: typer.Context, folder: Path | None, hours: float | None) -
 
 def _box_pace(ctx: typer.Context) -> Any:
     """The streams and the floor of the box that runs here; the study's where none does."""
-    from gateway.capacity import Pace
+    from gateway.sizing.capacity import Pace
     from gateway.state import BoxState
 
     try:
@@ -178,21 +178,22 @@ def _box_pace(ctx: typer.Context) -> Any:
 
 def _from_ledger(ctx: typer.Context, streams: int) -> _Source:
     from appliance.sizing.measured import LOOK_BACK_DAYS, measured_profile
-    from gateway import ledger, ledger_read
-    from gateway.activity import measure
+    from gateway.ledger import reading
+    from gateway.ledger import writing as ledger
+    from gateway.sizing.activity import measure
 
     path: Path = ctx.obj.paths.state_dir / ledger.NAME
     until_s = time.time()
     since_s = until_s - LOOK_BACK_DAYS * 86_400
     offset = datetime.now().astimezone().utcoffset()
-    served = iter(ledger_read.intervals(path, since_s, until_s))
+    served = iter(reading.intervals(path, since_s, until_s))
     first = next(served, None)
     if first is None:
         return _Source(measured_profile(None, (), until_s))
     activity = measure(
         chain((first,), served), since_s, until_s, streams, int(offset.total_seconds()) if offset is not None else 0
     )
-    usage = ledger_read.usage(path, since_s, until_s, None)
+    usage = reading.usage(path, since_s, until_s, None)
     return _Source(measured_profile(activity, usage, first.arrived_s), activity)
 
 

@@ -15,7 +15,7 @@ from appliance.sizing.chart import lines
 from appliance.sizing.figures import figures
 from appliance.sizing.sizing import Column, Sizing, Team
 from appliance.units import count
-from gateway.capacity import PROMISE, RELAXED, STUDY_PREFILL_TOK_PER_S, STUDY_TOK_PER_S, break_even, chance_above
+from gateway.sizing.capacity import PROMISE, RELAXED, STUDY_PREFILL_TOK_PER_S, STUDY_TOK_PER_S, break_even, chance_above
 
 _PIPED_COLUMNS = 160
 

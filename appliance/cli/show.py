@@ -12,8 +12,8 @@ from rich.console import Console
 from appliance.cli.box import Box
 from appliance.errors import MoeError, NotRunning
 from gateway.state import BoxState
-from gateway.status import view
-from gateway.status_view import StatusView
+from gateway.status.compose import view
+from gateway.status.views import StatusView
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -19,7 +19,7 @@ from rich.text import Text
 from appliance.cli import status_live
 from appliance.cli.bars import bars, legend
 from appliance.cli.terminal import TONES, finding, plain, say, table
-from gateway.status_view import FindingRow, LanesView, LaneView, PlanView, SeatRow, StatusView
+from gateway.status.views import FindingRow, LanesView, LaneView, PlanView, SeatRow, StatusView
 
 BAR_CHARS = 20
 LOG_LINES = 8

@@ -8,8 +8,8 @@ from __future__ import annotations
 from rich.console import Console
 
 from appliance.cli.terminal import TONES, say
-from gateway.status_live import GpuView, SparkView
-from gateway.status_view import StatusView
+from gateway.status.live import GpuView, SparkView
+from gateway.status.views import StatusView
 
 EVENTS_SHOWN = 6
 SPARK_CHARS = 40

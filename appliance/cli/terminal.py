@@ -11,7 +11,7 @@ from rich.text import Text
 
 from appliance.printable import printable
 from gateway.state import Finding
-from gateway.status_view import FindingRow
+from gateway.status.views import FindingRow
 
 TONES = {"ok": "green", "warn": "yellow", "bad": "red", "fail": "red", "info": "cyan"}
 """Colours of a verdict's tone and of a finding's severity."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from gateway.ledger_rows import Usage
+    from gateway.ledger.rows import Usage
 
 DAY_S = 86400.0
 
@@ -36,8 +36,8 @@ def usage(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Show what each seat used: requests, tokens, cached share, waits. Of this month, unless --since says otherwise."""
-    from gateway import ledger_read
-    from gateway.ledger import NAME
+    from gateway.ledger import reading
+    from gateway.ledger.writing import NAME
 
     path: Path = ctx.obj.paths.state_dir / NAME
     if as_csv and as_json:
@@ -45,9 +45,9 @@ def usage(
     now_s = time.time()
     since_s = start_of(since, now_s)
     if monthly:
-        rows, total, head = ledger_read.months(path, seat), None, "month"
+        rows, total, head = reading.months(path, seat), None, "month"
     else:
-        found, total = ledger_read.usage_and_total(path, since_s, now_s, seat)
+        found, total = reading.usage_and_total(path, since_s, now_s, seat)
         rows, head = [("", row) for row in found], ""
     if as_json:
         print(_json(rows, total))
@@ -82,7 +82,7 @@ def _json(rows: Rows, total: Usage | None) -> str:
 
 
 def _csv(rows: Rows, head: str) -> str:
-    from gateway.ledger_rows import Usage
+    from gateway.ledger.rows import Usage
 
     names = [field.name for field in fields(Usage)]
     out = io.StringIO()
@@ -99,7 +99,7 @@ def _table(rows: Rows, total: Usage | None, head: str) -> None:
     from rich.text import Text
 
     from appliance.cli.terminal import plain, table
-    from gateway.figures import count, pace, percent, seconds
+    from gateway.status.figures import count, pace, percent, seconds
 
     if not rows:
         print("no requests in that time")
@@ -130,9 +130,9 @@ def _rounded(rate: float | None) -> float | None:
 
 def _say_kept(path: Path, since_s: float) -> None:
     """Where the rest is, when single requests of that time are folded into months already."""
-    from gateway import ledger_read
+    from gateway.ledger import reading
 
-    from_s = ledger_read.kept_from_s(path)
+    from_s = reading.kept_from_s(path)
     if from_s is not None and since_s < from_s:
         day = datetime.fromtimestamp(from_s, UTC).date()
         print(f"single requests are kept from {day} on; what came before: moe-appliance usage --monthly")

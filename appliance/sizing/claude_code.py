@@ -26,7 +26,7 @@ from appliance.files import NotRegularError, open_regular
 from appliance.printable import printable
 from appliance.sizing.week import Day, average_week
 from appliance.units import count
-from gateway.profile import STUDY, Profile
+from gateway.sizing.profile import STUDY, Profile
 
 LINE_MAX_BYTES = 64 * 2**20
 """A line holds one message, pictures among them; a longer one is no line of these files."""

@@ -19,7 +19,7 @@ from typing import Any
 from appliance.errors import ConfigError
 from appliance.printable import printable
 from appliance.sizing.week import Day
-from gateway.profile import TOKENS_MAX
+from gateway.sizing.profile import TOKENS_MAX
 
 Days = dict[date, Day]
 ROWS_MAX = 100_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 
 from appliance.sizing.sizing import Column, Sizing
-from gateway.capacity import (
+from gateway.sizing.capacity import (
     CAUTIOUS_RHO,
     DEVELOPERS_MAX,
     PROMISE,

@@ -13,7 +13,7 @@ from appliance.files import NotRegularError, read_regular
 from appliance.printable import printable
 from appliance.sizing import daily
 from appliance.sizing.week import average_week
-from gateway.profile import Profile, from_toml, from_values, json_values
+from gateway.sizing.profile import Profile, from_toml, from_values, json_values
 
 FILE_MAX_BYTES = 16 * 2**20
 

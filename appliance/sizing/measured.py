@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from appliance.errors import MoeError
 from appliance.units import count
-from gateway.activity import ENOUGH_DAYS, ENOUGH_HOURS, ENOUGH_REQUESTS
-from gateway.ledger_rows import Activity, Usage
-from gateway.profile import Profile
+from gateway.ledger.rows import Activity, Usage
+from gateway.sizing.activity import ENOUGH_DAYS, ENOUGH_HOURS, ENOUGH_REQUESTS
+from gateway.sizing.profile import Profile
 
 LOOK_BACK_DAYS = 14
 

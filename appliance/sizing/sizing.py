@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from appliance.errors import MoeError
-from gateway.capacity import (
+from gateway.ledger.rows import Activity
+from gateway.sizing.capacity import (
     CAUTIOUS_RHO,
     POD_EUR_A_MONTH,
     PROMISE,
@@ -29,9 +30,8 @@ from gateway.capacity import (
     seats,
     seats_by_volume,
 )
-from gateway.finite_source import Wait, turn_s, wait
-from gateway.ledger_rows import Activity
-from gateway.profile import Profile
+from gateway.sizing.finite_source import Wait, turn_s, wait
+from gateway.sizing.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
-from gateway.profile import STUDY, Profile
+from gateway.sizing.profile import STUDY, Profile
 
 
 @dataclass(slots=True)

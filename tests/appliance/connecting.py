@@ -19,7 +19,7 @@ from appliance.errors import MoeError, NotRunning
 from gateway.agents.programs import AGENTS
 from gateway.agents.text import EXAMPLE
 from gateway.state import Phase
-from gateway.status import view
+from gateway.status.compose import view
 from tests.status_sample import NOW_S, box, gateway
 
 ROOT = Path(__file__).parents[2]

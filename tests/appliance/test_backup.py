@@ -23,9 +23,9 @@ from appliance.cli import backup
 from appliance.cli.box import Box
 from appliance.errors import AlreadyRunning, MoeError
 from appliance.files import FolderLock
-from gateway import ledger_read
 from gateway.keys import digest_of
-from gateway.ledger import NAME
+from gateway.ledger import reading
+from gateway.ledger.writing import NAME
 from tests.gateway.ledgers import NOW_S, row, running_ledger, until
 
 CONFIG = """listen = "127.0.0.1:9123"  # kept
@@ -120,7 +120,7 @@ def test_a_backup_is_made_while_the_ledger_is_written(tmp_path: Path) -> None:
         assert run(box, "backup", str(tmp_path / "b")).exit_code == 0
     copied = tmp_path / "copied.db"
     copied.write_bytes(contents(tmp_path / "b")[LEDGER])
-    assert ledger_read.usage(copied, 0, NOW_S + 1000)[0].requests == 100
+    assert reading.usage(copied, 0, NOW_S + 1000)[0].requests == 100
 
 
 def test_a_backup_is_never_written_over_a_file(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_restore_brings_a_box_back_on_an_empty_machine(archive: Path, tmp_path
     assert (home / "appliance.toml").read_text() == CONFIG
     assert (home / "data/seats.toml").read_text() == SEATS_TOML, "where the restored configuration wants it"
     assert (home / "data/overlay.json").read_text() == LEARNED["data/overlay.json"]
-    assert ledger_read.usage(home / "data" / NAME, 0, NOW_S + 1)[0].requests == 1
+    assert reading.usage(home / "data" / NAME, 0, NOW_S + 1)[0].requests == 1
     modes = {name: stat.S_IMODE((home / name).stat().st_mode) for name in ("data/seats.toml", f"data/{NAME}")}
     assert modes == {"data/seats.toml": 0o640, f"data/{NAME}": 0o600}
 

@@ -21,9 +21,9 @@ from typer.testing import CliRunner, Result
 from appliance.cli import seats
 from appliance.config import Config
 from appliance.errors import ConfigError, MoeError, NotRunning
-from gateway import ledger_read
-from gateway.ledger import NAME, Ledger
-from gateway.ledger_rows import Row, Served, Usage
+from gateway.ledger import reading
+from gateway.ledger.rows import Row, Served, Usage
+from gateway.ledger.writing import NAME, Ledger
 from gateway.logs import Log
 from gateway.state import BoxState, EngineProfile, EngineState
 
@@ -221,8 +221,8 @@ class TestLedger:
                 for name in names
             ]
 
-        monkeypatch.setattr(ledger_read, "intervals", intervals)
-        monkeypatch.setattr(ledger_read, "usage", usage)
+        monkeypatch.setattr(reading, "intervals", intervals)
+        monkeypatch.setattr(reading, "usage", usage)
         for day in range(10, 0, -1):
             for turn in range(120):
                 at = midnight - day * DAY + 9 * 3600 + turn * 120

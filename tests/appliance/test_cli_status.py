@@ -13,8 +13,8 @@ from appliance.cli.status import render, status
 from appliance.errors import MoeError, NotRunning
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase, Severity
-from gateway.status import view
-from gateway.status_view import StatusView
+from gateway.status.compose import view
+from gateway.status.views import StatusView
 from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, lively, seat, stream
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from appliance.cli import usage
 from appliance.cli.box import Box
 from appliance.errors import MoeError
-from gateway.ledger import NAME
+from gateway.ledger.writing import NAME
 from tests.gateway.ledgers import DAY_S, row, running_ledger
 
 NOW_S = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
@@ -37,7 +37,7 @@ def ledger(box: Box, *rows: dict[str, Any], keep_days: int = 0) -> None:
         for fields in rows:
             made.put(row(**{"at_s": NOW_S - 100} | fields))
     if keep_days:
-        from gateway.ledger_file import LedgerFile
+        from gateway.ledger.file import LedgerFile
 
         file = LedgerFile(box.paths.state_dir / NAME)
         file.prepare()

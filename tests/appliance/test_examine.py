@@ -25,7 +25,7 @@ from appliance.plan.inspection import Question
 from appliance.plan.memory import BoxMemory
 from appliance.plan.schema import Plan, Targets
 from gateway.state import Finding, Severity
-from gateway.status_findings import arranged
+from gateway.status.findings import arranged
 from tests.box.boxes import furnish, put
 from tests.checkpoint.packs.fixtures import PackFolder
 from tests.fake_nvml import FakeNvml, Setup, scenarios

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from appliance.redact import MASK, SECRET_MIN, Redactor
 from gateway.keys import ADMIN_PREFIX, SEAT_PREFIX, digest_of, new_key
+from gateway.pages.sessions import csrf, issue
 from gateway.seats import Account, AdminBook, AdminName
-from gateway.sessions import csrf, issue
 
 KEY = new_key(SEAT_PREFIX, bytes(range(32)))
 ADMIN = new_key(ADMIN_PREFIX, bytes(range(32, 64)))

@@ -16,9 +16,9 @@ from appliance.sizing.figures import Curve, Figure, figures, tick_text, ticks
 from appliance.sizing.measured import measured_profile
 from appliance.sizing.sizing import Prices, Sizing, size
 from appliance.sizing.svg import drawing
-from gateway.capacity import Pace
-from gateway.ledger_rows import Activity, Usage
-from gateway.profile import STUDY
+from gateway.ledger.rows import Activity, Usage
+from gateway.sizing.capacity import Pace
+from gateway.sizing.profile import STUDY
 
 DAY = 86_400.0
 TEAMS = (20, 100, 250)

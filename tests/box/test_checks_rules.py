@@ -19,7 +19,7 @@ from appliance.box.host import Host
 from appliance.box.needs import Needs
 from appliance.units import GIB
 from gateway.state import Severity
-from gateway.status_findings import arranged
+from gateway.status.findings import arranged
 from tests.box.boxes import bar, deep, facts, gpu, host, report
 from tests.box.test_checks_cases import CASES, said
 

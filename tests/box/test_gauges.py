@@ -17,7 +17,7 @@ import pytest
 from appliance.box.gauges import PERIOD_S, SILENT_S, Gauges, Pace
 from appliance.box.gauges_child import NO_DRIVER
 from gateway.state import GaugesState
-from gateway.status_gauges import STALE_S
+from gateway.status.gauges import STALE_S
 from tests.fake_nvml import FakeNvml
 from tests.fake_nvml.setup import CARDS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.ledger_read import usage
+from gateway.ledger.reading import usage
 from tests.browser.chromium import Page
 from tests.browser.conftest import log_in_as_seat
 from tests.e2e.box import Box, until

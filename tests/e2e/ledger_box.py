@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from gateway.keys import digest_of
-from gateway.ledger import NAME
+from gateway.ledger.writing import NAME
 from gateway.settings import AdmissionSettings, GatewaySettings, StaticEngine
 from gateway.state import EngineProfile
 from tests.e2e.box import ROOT, until

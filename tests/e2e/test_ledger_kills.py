@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import ledger_read
-from gateway.ledger_rows import Usage
+from gateway.ledger import reading
+from gateway.ledger.rows import Usage
 from tests.e2e.box import COMMAND, until
 from tests.e2e.ledger_box import SEATS, STREAMS, KilledGateway, killed_gateway
 
@@ -92,7 +92,7 @@ def check_books(box: KilledGateway, requests: int) -> None:
     whole = [record for id, record in engine.items() if id in {row[0] for row in served}]
     assert sum(out for *_, out in served) == sum(record["tokens"] for record in whole)
     assert sum(prompt for *_, prompt, _ in served) == sum(record["prompt_tokens"] for record in whole)
-    by_seat = {usage.seat: usage for usage in ledger_read.usage(box.ledger, 0, time.time() + 1)}
+    by_seat = {usage.seat: usage for usage in reading.usage(box.ledger, 0, time.time() + 1)}
     assert sum(usage.completion_tokens for usage in by_seat.values()) == sum(out for *_, out in rows)
     assert told_by_cli(box, "--since", "1d") == list(by_seat.values())
     status = box.status()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.gateway import forms
 from tests.gateway.forms import CHAT, COMPLETIONS
+
+from tests.gateway import forms
 from tests.gateway.running import Running
 from tests.gateway.wire import Answer, call
 

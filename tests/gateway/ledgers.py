@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gateway import ledger as module
 from gateway import logs
-from gateway.ledger import Ledger
-from gateway.ledger_rows import Row
+from gateway.ledger import writing as module
+from gateway.ledger.rows import Row
+from gateway.ledger.writing import Ledger
 
 NOW_S = 1_790_000_000.0
 """2026-09-21, in the middle of a month."""

@@ -21,10 +21,10 @@ import pytest
 import structlog
 
 from gateway import app as composition
-from gateway import site
 from gateway.core import Core
 from gateway.keys import digest_of
 from gateway.limiter import Limiter, Place
+from gateway.pages import site
 from gateway.routes import Application
 from gateway.settings import AdmissionSettings, GatewaySettings, LimitSettings, StaticEngine
 from gateway.state import EngineAbilities, EngineProfile

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.activity import measure
-from gateway.ledger_rows import Activity, Served
+from gateway.ledger.rows import Activity, Served
+from gateway.sizing.activity import measure
 
 DAY = 86_400
 HOUR = 3600

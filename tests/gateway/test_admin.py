@@ -1,4 +1,4 @@
-"""gateway.admin: who sees the page, what every answer carries, and that nothing on it can run."""
+"""gateway.pages.admin: who sees the page, what every answer carries, and that nothing on it can run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from gateway.actions import Actions
-from gateway.admin import COOKIE, AdminPages, admin_routes
-from gateway.admin_actions import AdminActions
-from gateway.admin_assets import static_files
 from gateway.core import Core
 from gateway.events import Events
-from gateway.forms import FORM_MAX_BYTES
 from gateway.keys import digest_of
 from gateway.logs import EVENTS
-from gateway.pages import HEADERS
+from gateway.pages.admin import COOKIE, AdminPages, admin_routes
+from gateway.pages.admin_actions import AdminActions
+from gateway.pages.assets import static_files
+from gateway.pages.dispatch import HEADERS
+from gateway.pages.forms import FORM_MAX_BYTES
+from gateway.pages.sessions import LIFETIME_S, csrf
 from gateway.seats import Account, AdminBook, AdminName
-from gateway.sessions import LIFETIME_S, csrf
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase, Severity
-from gateway.status_view import StatusView
+from gateway.status.views import StatusView
 from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, seat, stream
 
 TOKEN = "moe-admin-token"

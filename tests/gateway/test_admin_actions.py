@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from gateway.actions import SEAT_ACTIONS, Actions
-from gateway.admin import COOKIE
 from gateway.overlay import Mode
-from gateway.sessions import csrf
-from gateway.site import cookie_secret
+from gateway.pages.admin import COOKIE
+from gateway.pages.sessions import csrf
+from gateway.pages.site import cookie_secret
 from tests.gateway.running import ADMIN_TOKEN, Running, key_of, running
 
 JSON = {"accept": "application/json"}

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.gateway.forms import CHAT
 
 from gateway import admission
 from gateway.admission import BUDGET_PATIENCE_S, HOLD_PRIOR_S, Admission
@@ -14,9 +15,8 @@ from gateway.admission_types import Arrive, Granted, Leave, Limits, Queued, Reje
 from gateway.errors import ConfigError
 from gateway.keyfile import parse_seats
 from gateway.keys import digest_of
-from gateway.ledger_view import begun, over_budget
+from gateway.ledger.view import begun, over_budget
 from gateway.seats import SeatName
-from tests.gateway.forms import CHAT
 from tests.gateway.ledgers import row
 from tests.gateway.running import Running, running, seats_toml
 from tests.gateway.test_exchange_ranks import Line

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.capacity import (
+from gateway.sizing.capacity import (
     CAUTIOUS_RHO,
     DEVELOPERS_MAX,
     PROMISE,
@@ -26,7 +26,7 @@ from gateway.capacity import (
     seats,
     seats_by_volume,
 )
-from gateway.profile import STUDY
+from gateway.sizing.profile import STUDY
 
 DUTY = duty_share(STUDY, Pace())
 ROUNDED_DUTY = 0.071

@@ -17,9 +17,9 @@ from gateway.core import Core, Engine
 from gateway.dialects import Prepared
 from gateway.dialects.openai import CHAT
 from gateway.keys import digest_of
+from gateway.pages.site import cookie_secret
 from gateway.problem import Problem
 from gateway.settings import AdmissionSettings, GatewaySettings
-from gateway.site import cookie_secret
 from gateway.state import BoxState, EngineProfile, EngineState, Phase
 from gateway.upstream import EngineAddress
 

@@ -10,10 +10,20 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.gateway.forms import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    PATHS,
+    RESPONSES,
+    ROUTES,
+    STREAM_OR_NOT,
+    WITH_USAGE,
+    plain,
+)
 
 from tests.fake_engine import wire as engine_wire
 from tests.gateway import forms
-from tests.gateway.forms import CHAT, COMPLETIONS, MESSAGES, PATHS, RESPONSES, ROUTES, STREAM_OR_NOT, WITH_USAGE, plain
 from tests.gateway.running import ENGINE_KEY, Running, key_of, running
 from tests.gateway.wire import Answer, ask, call, chat, connect, exchange, post
 

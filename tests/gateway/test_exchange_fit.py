@@ -8,11 +8,21 @@ import json
 from typing import Any
 
 import pytest
+from tests.gateway.forms import (
+    CHAT,
+    COMPLETIONS,
+    LIMIT,
+    MESSAGES,
+    PATHS,
+    RESPONSES,
+    ROUTES,
+    STREAM_OR_NOT,
+    WITH_USAGE,
+)
 
 from tests.fake_engine.cache import BYTES_PER_TOKEN
 from tests.gateway import forms
 from tests.gateway.checks import EARLY, busy, ended, refused
-from tests.gateway.forms import CHAT, COMPLETIONS, LIMIT, MESSAGES, PATHS, RESPONSES, ROUTES, STREAM_OR_NOT, WITH_USAGE
 from tests.gateway.running import ABILITIES, Running, running
 from tests.gateway.wire import Answer, ask, call, exchange, post
 

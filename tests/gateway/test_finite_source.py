@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.capacity import Pace, duty_share
-from gateway.finite_source import turn_s, wait
-from gateway.profile import STUDY
+from gateway.sizing.capacity import Pace, duty_share
+from gateway.sizing.finite_source import turn_s, wait
+from gateway.sizing.profile import STUDY
 
 DUTY = 0.071
 

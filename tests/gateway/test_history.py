@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import sparkline
 from gateway.history import STEP_S, STEPS, History
 from gateway.outcome import Outcome
+from gateway.status import sparkline
 from gateway.tallies import WAITS_KEPT, Tallies
 
 LOOKS = st.lists(

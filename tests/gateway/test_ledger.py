@@ -1,4 +1,4 @@
-"""gateway.ledger: what is put is written, nothing waits for it, and what cannot be written is counted."""
+"""gateway.ledger.writing: what is put is written, nothing waits for it, and what cannot be written is counted."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gateway import ledger as module
-from gateway import ledger_read
-from gateway.ledger_file import LedgerFile
-from gateway.ledger_rows import SeatMonth
+from gateway.ledger import reading
+from gateway.ledger import writing as module
+from gateway.ledger.file import LedgerFile
+from gateway.ledger.rows import SeatMonth
 from gateway.state import Event, Severity
 from tests.gateway.ledgers import DAY_S, NOW_S, hurried, row, rows_of, running_ledger, until
 
@@ -50,7 +50,7 @@ def test_what_is_put_is_in_the_file_once_it_is_closed(tmp_path: Path) -> None:
         ledger.put_event(event())
     assert [found.name for found in tmp_path.iterdir()] == ["ledger.db"], "no log of writes is left"
     assert [id for (id,) in rows_of(path, "request_id")] == [f"r{number}" for number in range(2500)]
-    assert ledger_read.events(path, 0, 10) == [event()]
+    assert reading.events(path, 0, 10) == [event()]
     assert ledger.state.rows == 2500
 
 
@@ -259,14 +259,14 @@ def test_old_days_are_folded_in_the_background(tmp_path: Path, monkeypatch: pyte
     with running_ledger(path) as ledger:
         for day in range(60):
             ledger.put(row(at_s=NOW_S - day * DAY_S))
-    before = ledger_read.months(path)
+    before = reading.months(path)
     with running_ledger(path, keep_days=10) as ledger:
         until(lambda: 0 < ledger.state.rows < 60)
         assert ledger.state.rows in (10, 11)
         oldest_s = ledger.state.oldest_s
         assert oldest_s is not None
         assert oldest_s >= (NOW_S // DAY_S - 10) * DAY_S, "whole days"
-    totals = [(month, seat.completion_tokens, seat.requests) for month, seat in ledger_read.months(path)]
+    totals = [(month, seat.completion_tokens, seat.requests) for month, seat in reading.months(path)]
     assert totals == [(month, seat.completion_tokens, seat.requests) for month, seat in before]
 
 

@@ -1,4 +1,4 @@
-"""gateway.ledger_file: totals never change by folding, and what is written twice is there once."""
+"""gateway.ledger.file: totals never change by folding, and what is written twice is there once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import ledger_file, ledger_read
-from gateway.ledger_file import LedgerFile, aside_of
-from gateway.ledger_rows import Row
-from gateway.ledger_schema import values_of
+from gateway.ledger import file as ledger_file
+from gateway.ledger import reading
+from gateway.ledger.file import LedgerFile, aside_of
+from gateway.ledger.rows import Row
+from gateway.ledger.schema import values_of
 from tests.gateway.ledgers import DAY_S, NOW_S, row, rows_of
 
 
@@ -60,8 +61,8 @@ def test_no_row_keeps_the_others_from_being_written(rows: list[Row], tmp_path_fa
         assert file.insert([values_of(odd, 1, n) for n, odd in enumerate(rows)], []) == len(rows)
         file.months_at(NOW_S)
         file.fold(1e12)
-    ledger_read.months(path)
-    ledger_read.usage(path, 0, 1e10)
+    reading.months(path)
+    reading.usage(path, 0, 1e10)
 
 
 REQUESTS = st.lists(
@@ -88,11 +89,11 @@ def test_folding_never_changes_a_total(
     with pytest.MonkeyPatch.context() as patch, opened(path) as file:
         patch.setattr(ledger_file, "FOLD_ROWS", size)
         file.insert([values_of(request, 1, n) for n, request in enumerate(requests)], [])
-        before, month = ledger_read.months(path), file.months_at(NOW_S)
+        before, month = reading.months(path), file.months_at(NOW_S)
         assert sum(usage.requests for _, usage in before) == len(requests)
         for cut in cuts:
             while file.fold(NOW_S - cut * DAY_S):
-                assert ledger_read.months(path) == before, "in the middle of it too"
+                assert reading.months(path) == before, "in the middle of it too"
             while file.shrink():
                 pass
             assert file.months_at(NOW_S) == month
@@ -128,7 +129,7 @@ def test_pages_that_are_free_go_back_to_the_disk(tmp_path: Path) -> None:
         while file.shrink():
             pass
     assert path.stat().st_size < full_bytes / 20
-    assert ledger_read.months(path)[0][1].requests == 20_000
+    assert reading.months(path)[0][1].requests == 20_000
 
 
 def test_a_broken_file_is_moved_only_by_who_holds_the_lock_and_only_while_it_is_there(tmp_path: Path) -> None:

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.gateway.forms import ROUTES, STREAM_OR_NOT
 
-from gateway import ledger as module
-from gateway import ledger_read
-from gateway.ledger import Ledger
-from gateway.ledger_file import LedgerFile
-from gateway.ledger_rows import LedgerState, SeatMonth
-from gateway.ledger_view import begun, found, month_of
+from gateway.ledger import reading
+from gateway.ledger import writing as module
+from gateway.ledger.file import LedgerFile
+from gateway.ledger.rows import LedgerState, SeatMonth
+from gateway.ledger.view import begun, found, month_of
+from gateway.ledger.writing import Ledger
 from gateway.observe import snapshot
 from gateway.settings import LedgerSettings
 from gateway.state import Severity
-from gateway.status import view
+from gateway.status.compose import view
 from tests.gateway import forms
-from tests.gateway.forms import ROUTES, STREAM_OR_NOT
 from tests.gateway.ledgers import hurried, rows_of
 from tests.gateway.running import Running, key_of, running
 from tests.gateway.wire import ask, exchange, post
@@ -142,7 +142,7 @@ async def test_events_are_kept_also_those_from_before_the_ledger_began() -> None
         gateway.core.events.note("operator.mode", Severity.INFO, "before")
         async with begun(gateway.core):
             gateway.core.events.note("operator.mode", Severity.INFO, "after", "eve")
-        kept_events = ledger_read.events(gateway.core.settings.state_dir / module.NAME, 0, 10)
+        kept_events = reading.events(gateway.core.settings.state_dir / module.NAME, 0, 10)
         assert [event.text for event in kept_events][-2:] == ["before", "after"]
 
 
@@ -163,7 +163,7 @@ async def test_the_page_tells_what_a_seat_used_this_month_beside_its_budget() ->
         await exchange(gateway, post(ask("/v1/chat/completions", max_tokens=5)))
         await settled(gateway, ledger, 1)
         shown = {seat.name: seat for seat in snapshot(gateway.core).seats}
-        [usage] = ledger_read.usage(ledger.path, 0, gateway.core.now() + 1)
+        [usage] = reading.usage(ledger.path, 0, gateway.core.now() + 1)
         counted = usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens
         assert (shown["a"].month_tokens, shown["a"].budget_tokens, shown["a"].over_budget) == (counted, 3, True)
         assert (shown["b"].month_tokens, shown["b"].budget_tokens, shown["b"].over_budget) == (0, None, False)

@@ -1,4 +1,4 @@
-"""gateway.ledger_read: sums, months, events and turns, read beside a writer or without one."""
+"""gateway.ledger.reading: sums, months, events and turns, read beside a writer or without one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway import ledger_read
 from gateway.errors import MoeError
-from gateway.ledger_months import Month, Months
-from gateway.ledger_rows import Row, SeatMonth, Served, Usage
-from gateway.ledger_schema import values_of, values_of_event
+from gateway.ledger import reading
+from gateway.ledger.months import Month, Months
+from gateway.ledger.rows import Row, SeatMonth, Served, Usage
+from gateway.ledger.schema import values_of, values_of_event
 from gateway.state import Event, Severity
 from tests.gateway.ledgers import DAY_S, NOW_S, row
 from tests.gateway.test_ledger_file import opened
@@ -49,18 +49,18 @@ def test_what_a_seat_used_is_summed_by_what_became_of_it(tmp_path: Path) -> None
             row(seat="ben", at_s=NOW_S + 5),
         ],
     )
-    ana, ben = ledger_read.usage(path, 0, NOW_S + 10)
+    ana, ben = reading.usage(path, 0, NOW_S + 10)
     assert (ana.seat, ana.requests, ana.served, ana.refused, ana.left, ana.failed) == ("ana", 4, 1, 1, 1, 1)
     assert (ana.prompt_tokens, ana.cached_tokens, ana.completion_tokens, ana.estimated) == (3000, 800, 60, 2)
     assert ana.hit_share == 0.4, "of the two requests where the engine told both"
     assert ben.requests == 1
-    assert ledger_read.usage(path, 0, NOW_S + 10, "ben") == [ben]
-    assert ledger_read.usage(path, 0, NOW_S + 5) == [ana], "the end is left out"
-    rows, total = ledger_read.usage_and_total(path, 0, NOW_S + 10)
+    assert reading.usage(path, 0, NOW_S + 10, "ben") == [ben]
+    assert reading.usage(path, 0, NOW_S + 5) == [ana], "the end is left out"
+    rows, total = reading.usage_and_total(path, 0, NOW_S + 10)
     assert rows == (ana, ben)
     assert (total.seat, total.requests, total.completion_tokens) == ("", 5, 110)
-    assert ledger_read.usage(path, 0, 1) == []
-    assert ledger_read.usage_and_total(path, 0, 1)[1] == Usage("")
+    assert reading.usage(path, 0, 1) == []
+    assert reading.usage_and_total(path, 0, 1)[1] == Usage("")
 
 
 def test_percentiles_are_within_half_a_per_cent(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_percentiles_are_within_half_a_per_cent(tmp_path: Path) -> None:
             for n, (w, p) in enumerate(zip(waits, paces, strict=True))
         ],
     )
-    [usage] = ledger_read.usage(path, 0, NOW_S + 1)
+    [usage] = reading.usage(path, 0, NOW_S + 1)
     assert usage.wait_p95_s == pytest.approx(sorted(waits)[2849], rel=0.006)
     assert usage.tok_per_s_p50 == pytest.approx(statistics.median_low(paces), rel=0.006)
     assert usage.ttft_p50_s == pytest.approx(statistics.median_low(waits) + 1, rel=0.01)
@@ -83,7 +83,7 @@ def test_percentiles_are_within_half_a_per_cent(tmp_path: Path) -> None:
 def test_only_who_got_a_ticket_has_waited(tmp_path: Path) -> None:
     refused = row(word="refused", queue_s=0.0, ttft_s=None, tok_per_s=None)
     path = written(tmp_path / "ledger.db", [refused, refused])
-    [usage] = ledger_read.usage(path, 0, NOW_S + 1)
+    [usage] = reading.usage(path, 0, NOW_S + 1)
     assert (usage.wait_p50_s, usage.ttft_p50_s, usage.tok_per_s_p50, usage.hit_share) == (None, None, None, 0.8)
 
 
@@ -95,7 +95,7 @@ def test_turns_are_told_in_order_and_helpers_and_refusals_are_not(tmp_path: Path
         row(word="refused", queue_s=0.0, ttft_s=None),
     ]
     path = written(tmp_path / "ledger.db", rows)
-    assert list(ledger_read.intervals(path, NOW_S - 1, NOW_S + 10)) == [
+    assert list(reading.intervals(path, NOW_S - 1, NOW_S + 10)) == [
         Served(NOW_S, 0.0, NOW_S + 10, "ana"),
         Served(NOW_S + 2, 3.0, NOW_S + 22, "ben"),
     ]
@@ -104,8 +104,8 @@ def test_turns_are_told_in_order_and_helpers_and_refusals_are_not(tmp_path: Path
 def test_months_are_those_of_utc_and_of_arrival(tmp_path: Path) -> None:
     new_year_s = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
     path = written(tmp_path / "ledger.db", [row(at_s=new_year_s - 0.001), row(at_s=new_year_s)])
-    assert [(month, usage.requests) for month, usage in ledger_read.months(path)] == [("2026-12", 1), ("2027-01", 1)]
-    assert ledger_read.months(path, "nobody") == []
+    assert [(month, usage.requests) for month, usage in reading.months(path)] == [("2026-12", 1), ("2027-01", 1)]
+    assert reading.months(path, "nobody") == []
     assert Month.of(new_year_s - 0.001).end_s == Month.of(new_year_s).start_s == new_year_s
 
 
@@ -128,9 +128,9 @@ def test_events_are_the_latest_oldest_first_and_kept_once(tmp_path: Path) -> Non
         Event(id=f"e{n}", at_s=NOW_S + n, kind="k", severity=Severity.WARN, text="ü" * n, who="eve") for n in range(9)
     ]
     path = written(tmp_path / "ledger.db", [], [*made, *made])
-    assert ledger_read.events(path, NOW_S, 3) == made[-3:]
-    assert ledger_read.events(path, NOW_S + 6, 100) == made[7:]
-    assert ledger_read.events(path, 0, 0) == []
+    assert reading.events(path, NOW_S, 3) == made[-3:]
+    assert reading.events(path, NOW_S + 6, 100) == made[7:]
+    assert reading.events(path, 0, 0) == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no ledger" * 500])
@@ -139,10 +139,10 @@ def test_what_is_no_ledger_is_said_with_what_to_do(tmp_path: Path, content: byte
     if content is not None:
         path.write_bytes(content)
     asks: tuple[Callable[[], object], ...] = (
-        lambda: ledger_read.usage(path, 0, 1),
-        lambda: ledger_read.months(path),
-        lambda: ledger_read.events(path, 0, 1),
-        lambda: list(ledger_read.intervals(path, 0, 1)),
+        lambda: reading.usage(path, 0, 1),
+        lambda: reading.months(path),
+        lambda: reading.events(path, 0, 1),
+        lambda: list(reading.intervals(path, 0, 1)),
     )
     for ask in asks:
         with pytest.raises(MoeError) as caught:
@@ -153,12 +153,12 @@ def test_what_is_no_ledger_is_said_with_what_to_do(tmp_path: Path, content: byte
 
 def test_a_damaged_page_is_found_by_the_check(tmp_path: Path) -> None:
     path = written(tmp_path / "ledger.db", [row(at_s=NOW_S + n) for n in range(3000)])
-    ledger_read.check(path)
+    reading.check(path)
     raw = bytearray(path.read_bytes())
     raw[4096 * 20 : 4096 * 21] = b"\xee" * 4096
     path.write_bytes(raw)
     with pytest.raises(MoeError):
-        ledger_read.check(path)
+        reading.check(path)
 
 
 def test_it_is_read_while_it_is_written(tmp_path: Path) -> None:
@@ -166,11 +166,11 @@ def test_it_is_read_while_it_is_written(tmp_path: Path) -> None:
     with opened(path) as file:
         file.insert([values_of(row(), 1, 1)], [])
         with file.transaction():
-            [usage] = ledger_read.usage(path, 0, NOW_S + 1)
+            [usage] = reading.usage(path, 0, NOW_S + 1)
         assert usage.requests == 1
         copied = tmp_path / "copy.db"
-        ledger_read.copy(path, copied)
-        assert ledger_read.usage(copied, 0, NOW_S + 1) == [usage]
+        reading.copy(path, copied)
+        assert reading.usage(copied, 0, NOW_S + 1) == [usage]
 
 
 @pytest.fixture
@@ -184,11 +184,11 @@ def short_tmp() -> Iterator[Path]:
 READ = """
 import os, sys
 from pathlib import Path
-from gateway import ledger_read
+from gateway.ledger import reading
 from gateway.errors import MoeError
 os.setgid(65534), os.setuid(65534)
 try:
-    print(ledger_read.usage(Path(sys.argv[1]), 0, 1e10)[0].requests)
+    print(reading.usage(Path(sys.argv[1]), 0, 1e10)[0].requests)
 except MoeError as error:
     print(error.message, error.remedy)
 """

@@ -7,8 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.metrics import render
 from gateway.snapshot import Times
 from gateway.state import Phase, Severity
-from gateway.status import view
-from gateway.status_view import StatusView
+from gateway.status.compose import view
+from gateway.status.views import StatusView
 from tests.status_sample import NOW_S, box, files, finding, gateway, lively, seat, stream
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import ConfigError
-from gateway.profile import STUDY, Profile, from_toml, from_values, json_values
+from gateway.sizing.profile import STUDY, Profile, from_toml, from_values, json_values
 
 FILE = Path("week.toml")
 LEAST = {"output_tokens": 400_000, "new_input_tokens": 3_500_000}

@@ -1,4 +1,4 @@
-"""gateway.seat_page: who sees the page of a seat, that it holds nothing of others, and never a key."""
+"""gateway.pages.seat: who sees the page of a seat, that it holds nothing of others, and never a key."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from structlog.testing import capture_logs
 
 from gateway.agents.programs import AGENTS
 from gateway.keys import digest_of
-from gateway.ledger_rows import Usage
+from gateway.ledger.rows import Usage
 from gateway.logs import EVENTS
-from gateway.pages import HEADERS
-from gateway.seat_page import COOKIE, STATUS_S, USAGE_S, SeatPages, seat_routes
-from gateway.seat_view import periods
+from gateway.pages.dispatch import HEADERS
+from gateway.pages.seat import COOKIE, STATUS_S, USAGE_S, SeatPages, seat_routes
+from gateway.pages.seat_view import periods
+from gateway.pages.sessions import LIFETIME_S
 from gateway.seats import Account, SeatBook, SeatName
-from gateway.sessions import LIFETIME_S
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase
-from gateway.status import view
+from gateway.status.compose import view
 from tests.status_sample import NOW_S, box, finding, gateway, seat, stream, waiting
 
 KEYS = {"ana": "moe-key-of-ana", "ben": "moe-key-of-ben"}
@@ -157,8 +157,8 @@ def test_a_session_ends_with_its_time() -> None:
 
 
 def test_an_admins_cookie_opens_no_seat() -> None:
+    from gateway.pages.sessions import issue
     from gateway.seats import AdminBook, AdminName
-    from gateway.sessions import issue
 
     admins = AdminBook({AdminName("ana"): Account(name="ana", digest=digest_of(KEYS["ana"]))})
     client = Site().client()

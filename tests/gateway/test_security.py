@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway import connections
-from gateway.admin_assets import static_files
+from gateway.pages.assets import static_files
 from tests.gateway.running import ADMIN_TOKEN, Running, key_of, running
 from tests.gateway.test_slow_clients import box, median_gap_s
 from tests.gateway.wire import chat, connect, exchange, head, post

@@ -1,4 +1,4 @@
-"""gateway.sessions: cookies that cannot be made up, and the brake on failed logins."""
+"""gateway.pages.sessions: cookies that cannot be made up, and the brake on failed logins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.keys import digest_of
+from gateway.pages.sessions import (
+    FAILURES_MAX,
+    LIFETIME_S,
+    FailureBrake,
+    csrf,
+    csrf_good,
+    issue,
+    issue_seat,
+    read,
+    read_seat,
+)
 from gateway.seats import Account, AdminBook, AdminName, SeatBook, SeatName
-from gateway.sessions import FAILURES_MAX, LIFETIME_S, FailureBrake, csrf, csrf_good, issue, issue_seat, read, read_seat
 
 SECRET = bytes(range(32))
 NOW_S = 1_800_000_000.0

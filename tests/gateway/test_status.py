@@ -1,4 +1,4 @@
-"""gateway.status: one view, its figures, its verdict and its findings."""
+"""gateway.status.compose: one view, its figures, its verdict and its findings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.engine import lifecycle
-from gateway import status_verdict
-from gateway.figures import UNKNOWN, Figure, count, pace, percent, seconds
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, EngineProfile, Phase, Severity
-from gateway.status import DEMO_LABEL, view
-from gateway.status_findings import arranged
-from gateway.status_view import FindingRow, StatusView
+from gateway.status import verdict as status_verdict
+from gateway.status.compose import DEMO_LABEL, view
+from gateway.status.figures import UNKNOWN, Figure, count, pace, percent, seconds
+from gateway.status.findings import arranged
+from gateway.status.views import FindingRow, StatusView
 from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, seat, stream
 
 WARN, FAIL, INFO = Severity.WARN, Severity.FAIL, Severity.INFO

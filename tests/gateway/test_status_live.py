@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway.figures import Tone, byte_rate, compact, fine_percent, hours
-from gateway.ledger_rows import Activity
+from gateway.ledger.rows import Activity
 from gateway.snapshot import GatewaySnapshot, HistoryView, LedgerView
 from gateway.state import BoxState, GaugesState, Phase, Severity
-from gateway.status import view
-from gateway.status_history import POINTS
-from gateway.status_operator import EVENTS_SHOWN
+from gateway.status.compose import view
+from gateway.status.figures import Tone, byte_rate, compact, fine_percent, hours
+from gateway.status.history import POINTS
+from gateway.status.operator import EVENTS_SHOWN
 from tests.status_sample import NOW_S, box, event, gateway, gpu, lively, seat
 
 

@@ -7,15 +7,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from appliance.cli import status as text
-from gateway.admin_assets import static_files, templates
 from gateway.metrics import render
+from gateway.pages.assets import static_files, templates
 from gateway.state import BudgetBar, BudgetLine, Finding, Moment, PlanState, Severity
-from gateway.status import view
-from gateway.status_plan import bar_views, kind_rows
-from gateway.status_view import StatusView
+from gateway.status.compose import view
+from gateway.status.plan import bar_views, kind_rows
+from gateway.status.views import StatusView
 from tests import status_sample
 
 GIB = 1024**3
+
+
+def unsigned(action: str, target: str = "") -> str:
+    """In place of a session's value for a form."""
+    return ""
 
 
 def line(id: str, gib: float, *, exact: bool = True, moment: Moment = Moment.STEADY) -> BudgetLine:
@@ -113,7 +118,7 @@ def test_page_terminal_and_metrics_say_the_same() -> None:
     )
     status = shown(state)
     assets = static_files()
-    page = templates(assets).get_template("fragment.html").render(view=status)
+    page = templates(assets).get_template("fragment.html").render(view=status, csrf=unsigned)
     console = Console(width=120, record=True, force_terminal=False, highlight=False)
     with console.capture() as captured:
         text.render(status, console)
@@ -132,7 +137,7 @@ def test_without_a_plan_nothing_is_said_of_one() -> None:
     status = view(status_sample.box(), status_sample.gateway(), status_sample.NOW_S)
     assert status.plan is None
     assert b"moe_plan" not in render(status)[0]
-    assert "h-plan" not in templates(static_files()).get_template("fragment.html").render(view=status)
+    assert "h-plan" not in templates(static_files()).get_template("fragment.html").render(view=status, csrf=unsigned)
 
 
 def test_a_forced_finding_says_why() -> None:
@@ -149,6 +154,6 @@ def test_a_forced_finding_says_why() -> None:
     console = Console(width=120, highlight=False)
     with console.capture() as captured:
         text.render(status, console)
-    page = templates(static_files()).get_template("fragment.html").render(view=status)
+    page = templates(static_files()).get_template("fragment.html").render(view=status, csrf=unsigned)
     assert "forced: no other machine until Monday" in captured.get()
     assert "forced: no other machine until Monday" in page

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from gateway.metrics import render
 from gateway.snapshot import ConnectionsView, Times
 from gateway.state import BudgetBar, BudgetLine, PlanState
-from gateway.status import view
+from gateway.status.compose import view
 from tests.packaging.parts import PACKAGING, ROOT
 from tests.status_sample import NOW_S, lively
 

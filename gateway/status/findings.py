@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import Finding, Severity
-from gateway.status_view import FileRow, FindingRow
+from gateway.status.views import FileRow, FindingRow
 
 KINDS = ("seats", "admins")
 _RANK = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}

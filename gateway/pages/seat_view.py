@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 from gateway.agents.programs import AGENTS
 from gateway.agents.settings import Agent, Target
 from gateway.agents.text import notes, steps
-from gateway.figures import Figure, Tone, View, compact, count, pace, percent, seconds
-from gateway.ledger_rows import Usage
+from gateway.ledger.rows import Usage
 from gateway.overlay import Mode
 from gateway.state import Phase
-from gateway.status_view import LanesView, LaneView, QueueRow, SeatRow, StatusView
+from gateway.status.figures import Figure, Tone, View, compact, count, pace, percent, seconds
+from gateway.status.views import LanesView, LaneView, QueueRow, SeatRow, StatusView
 
 GOOD_SHARE = 0.8
 """An agent that only appends to its conversation reads nine tenths of each prompt from the cache and more. Source: the

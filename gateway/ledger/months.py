@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from gateway.ledger_rows import Row, SeatMonth
+from gateway.ledger.rows import Row, SeatMonth
 
 NOTHING = SeatMonth(0, 0, 0, 0)
 

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from gateway.actions import SEAT_ACTIONS, Act, Actions
-from gateway.forms import read_form
+from gateway.pages.forms import read_form
+from gateway.pages.sessions import csrf_good
 from gateway.seats import AdminName
-from gateway.sessions import csrf_good
 
 PREFIX = "/admin/actions/"
 PAGE = "/admin#said"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.figures import Figure, Tone, View
+from gateway.status.figures import Figure, Tone, View
 
 
 class ActionView(View):

@@ -22,19 +22,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute
 
-from gateway.admin_actions import STALE, AdminActions
-from gateway.admin_assets import static_files, templates
 from gateway.events import Events
-from gateway.forms import read_form
 from gateway.keys import ADMIN_PREFIX, SEAT_PREFIX
 from gateway.logs import Log
-from gateway.pages import Table, page_routes, peer
+from gateway.pages.admin_actions import STALE, AdminActions
+from gateway.pages.assets import static_files, templates
+from gateway.pages.dispatch import Table, page_routes, peer
+from gateway.pages.forms import read_form
+from gateway.pages.sessions import LIFETIME_S, FailureBrake, csrf, csrf_good, issue, read
 from gateway.seats import Admin, AdminBook, AdminName, Denied
-from gateway.sessions import LIFETIME_S, FailureBrake, csrf, csrf_good, issue, read
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Severity
-from gateway.status import view
-from gateway.status_view import StatusView
+from gateway.status.compose import view
+from gateway.status.views import StatusView
 
 COOKIE = "moe_admin"
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from gateway.figures import Figure, Tone, compact, count, pace, per_minute, percent, seconds, size
 from gateway.snapshot import GatewaySnapshot, SeatView, StreamView
 from gateway.state import BoxState, EngineState, Phase
-from gateway.status_findings import arranged, files_of, raised
-from gateway.status_gauges import gauges_view
-from gateway.status_history import fifth_view, history_row, ledger_row
-from gateway.status_operator import event_rows, operator_view
-from gateway.status_plan import plan_view
-from gateway.status_verdict import verdict
-from gateway.status_view import (
+from gateway.status.figures import Figure, Tone, compact, count, pace, per_minute, percent, seconds, size
+from gateway.status.findings import arranged, files_of, raised
+from gateway.status.gauges import gauges_view
+from gateway.status.history import fifth_view, history_row, ledger_row
+from gateway.status.operator import event_rows, operator_view
+from gateway.status.plan import plan_view
+from gateway.status.verdict import verdict
+from gateway.status.views import (
     EngineView,
     GatewayView,
     LanesView,

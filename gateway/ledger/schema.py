@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from gateway.ledger_rows import Row
+from gateway.ledger.rows import Row
 from gateway.state import Event
 
 VERSION = 1

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from gateway.figures import seconds
 from gateway.overlay import Mode
 from gateway.snapshot import GatewaySnapshot, SeatView
 from gateway.state import BoxState, EngineState, Event, Phase
-from gateway.status_live import ActionView, EventRow, OperatorView
+from gateway.status.figures import seconds
+from gateway.status.live import ActionView, EventRow, OperatorView
 
 EVENTS_SHOWN = 30
 _RESUME = "moe-appliance resume"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.figures import Figure, Tone, count, gib
 from gateway.state import BudgetBar, BudgetLine, Moment, PlanState
-from gateway.status_view import BarView, KindRow, PieceView, PlanView
+from gateway.status.figures import Figure, Tone, count, gib
+from gateway.status.views import BarView, KindRow, PieceView, PlanView
 
 _WHEN = {Moment.STEADY: "", Moment.LOAD: "while loading", Moment.ROUNDED: "if pinned in powers of two"}
 

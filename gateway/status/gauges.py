@@ -6,9 +6,9 @@ on the last known figures, but must see that they are the last.
 
 from __future__ import annotations
 
-from gateway.figures import byte_rate, celsius, gib, percent, seconds, watts
 from gateway.state import GaugesState, GpuGauge
-from gateway.status_live import GaugesView, GpuView
+from gateway.status.figures import byte_rate, celsius, gib, percent, seconds, watts
+from gateway.status.live import GaugesView, GpuView
 
 STALE_S = 15.0
 """Three looks of five seconds, after which they are given up. Source: appliance/box/gauges.py; a test compares them."""

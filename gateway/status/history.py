@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from gateway.figures import Figure, Tone, compact, count, fine_percent, gib, hours, pace, percent, seconds, size
-from gateway.ledger_rows import Activity
+from gateway.ledger.rows import Activity
 from gateway.snapshot import GatewaySnapshot, HistoryView, LedgerView
 from gateway.state import EngineState
-from gateway.status_live import FifthView, HistoryRow, LedgerRow, SparkView
+from gateway.status.figures import Figure, Tone, compact, count, fine_percent, gib, hours, pace, percent, seconds, size
+from gateway.status.live import FifthView, HistoryRow, LedgerRow, SparkView
 
 POINTS = 180
 PROMISE = 0.01

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from gateway.ledger import NAME, Ledger
-from gateway.ledger_rows import Activity, LedgerState, Row, SeatMonth
+from gateway.ledger.rows import Activity, LedgerState, Row, SeatMonth
+from gateway.ledger.writing import NAME, Ledger
 from gateway.outcome import Outcome
 from gateway.snapshot import LedgerView
 from gateway.state import Finding, Severity

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pydantic import computed_field
 
-from gateway.figures import Figure, Tone, View
 from gateway.snapshot import Times
 from gateway.state import Severity
-from gateway.status_live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView
+from gateway.status.figures import Figure, Tone, View
+from gateway.status.live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView
 
 
 class Verdict(View):

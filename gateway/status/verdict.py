@@ -25,11 +25,11 @@ A mode that the operator set is said before 4 to 9 as well: whoever mends the en
 
 from __future__ import annotations
 
-from gateway.figures import Tone, percent, seconds
 from gateway.overlay import Mode
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, EngineState, Phase, Severity
-from gateway.status_view import FindingRow, QueueView, Verdict
+from gateway.status.figures import Tone, percent, seconds
+from gateway.status.views import FindingRow, QueueView, Verdict
 
 SAME_CAUSE_LIMIT = 3
 """How often an engine ends for one cause before it is FAILED. Source: appliance/engine/lifecycle.py; a test

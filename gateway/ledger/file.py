@@ -23,9 +23,9 @@ from pathlib import Path
 
 import orjson
 
-from gateway.ledger_months import Month, Months
-from gateway.ledger_rows import SeatMonth
-from gateway.ledger_schema import CREATE, DELETE, FOLD, INSERT, INSERT_EVENTS, MONTH, OLDEST, VERSION, Value, micros
+from gateway.ledger.months import Month, Months
+from gateway.ledger.rows import SeatMonth
+from gateway.ledger.schema import CREATE, DELETE, FOLD, INSERT, INSERT_EVENTS, MONTH, OLDEST, VERSION, Value, micros
 
 BUSY_S = 5.0
 FOLD_ROWS = 2000

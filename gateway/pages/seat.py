@@ -20,16 +20,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute
 
-from gateway.admin_assets import static_files, templates
-from gateway.forms import read_form
 from gateway.keys import ADMIN_PREFIX
-from gateway.ledger_rows import Usage
+from gateway.ledger.rows import Usage
 from gateway.logs import Log
-from gateway.pages import Table, page_routes, peer
-from gateway.seat_view import SeatPageView, agent_views, periods, seat_view
+from gateway.pages.assets import static_files, templates
+from gateway.pages.dispatch import Table, page_routes, peer
+from gateway.pages.forms import read_form
+from gateway.pages.seat_view import SeatPageView, agent_views, periods, seat_view
+from gateway.pages.sessions import LIFETIME_S, FailureBrake, csrf, csrf_good, issue_seat, read_seat
 from gateway.seats import Denied, Seat, SeatBook, SeatName
-from gateway.sessions import LIFETIME_S, FailureBrake, csrf, csrf_good, issue_seat, read_seat
-from gateway.status_view import StatusView
+from gateway.status.views import StatusView
 
 COOKIE = "moe_seat"
 USAGE_S = 20.0

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.errors import MoeError
-from gateway.ledger_file import is_damage
-from gateway.ledger_rows import Served, Usage
-from gateway.ledger_schema import EVENTS, FIGURES, INTERVALS, MONTHS, NAMES, USAGE, VERSION, micros
+from gateway.ledger.file import is_damage
+from gateway.ledger.rows import Served, Usage
+from gateway.ledger.schema import EVENTS, FIGURES, INTERVALS, MONTHS, NAMES, USAGE, VERSION, micros
 from gateway.state import Event, Severity
 
 BUSY_S = 2.0

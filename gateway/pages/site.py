@@ -13,16 +13,16 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from gateway.actions import Actions
-from gateway.admin import AdminPages, admin_routes
-from gateway.admin_actions import AdminActions
 from gateway.core import Core
 from gateway.errors import MoeError
 from gateway.files import replace_file
-from gateway.ledger_read import usage
-from gateway.ledger_rows import Usage
+from gateway.ledger.reading import usage
+from gateway.ledger.rows import Usage
 from gateway.observe import snapshot
-from gateway.seat_page import SeatPages, seat_routes
-from gateway.status import view
+from gateway.pages.admin import AdminPages, admin_routes
+from gateway.pages.admin_actions import AdminActions
+from gateway.pages.seat import SeatPages, seat_routes
+from gateway.status.compose import view
 
 
 def routes(core: Core) -> list[BaseRoute]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, exp, lgamma, log, log1p
 
-from gateway.profile import Profile
+from gateway.sizing.profile import Profile
 
 STUDY_TOK_PER_S = 168.0
 """Output tokens a second of four streams together, reading included. Source: study.txt, third pod, agent turns."""

@@ -23,14 +23,14 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from gateway.activity import measure
 from gateway.errors import MoeError
-from gateway.ledger_file import LedgerFile, aside_of, is_damage
-from gateway.ledger_months import Month, Months
-from gateway.ledger_read import intervals
-from gateway.ledger_rows import LedgerState, Row, SeatMonth, Served
-from gateway.ledger_schema import values_of, values_of_event
+from gateway.ledger.file import LedgerFile, aside_of, is_damage
+from gateway.ledger.months import Month, Months
+from gateway.ledger.reading import intervals
+from gateway.ledger.rows import LedgerState, Row, SeatMonth, Served
+from gateway.ledger.schema import values_of, values_of_event
 from gateway.logs import Log
+from gateway.sizing.activity import measure
 from gateway.state import Event
 
 NAME = "ledger.db"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf, isfinite
 
-from gateway.ledger_rows import Activity, Served
+from gateway.ledger.rows import Activity, Served
 
 WORKING_DAY_S = 8 * 3600.0
 """Source: study.txt, "an 8-hour window on each of the 5 active days"."""
