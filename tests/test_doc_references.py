@@ -1,4 +1,4 @@
-"""The pages name what there is: each `moe-appliance ...` has verbs and options that exist, each link leads somewhere."""
+"""Each `moe-appliance ...` in the pages has verbs and options that exist, and each link leads somewhere."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_the_links_of_a_page_lead_somewhere(path: str) -> None:
 
 
 def test_verbs_and_options_that_do_not_exist_are_seen() -> None:
-    text = "`moe-appliance seats add ana --max-stream 2` and\n\n    $ moe-appliance fly  # away\n\n```\nmoe-appliance\n```\n"
+    text = (
+        "`moe-appliance seats add ana --max-stream 2`\n\n    $ moe-appliance fly  # away\n\n```\nmoe-appliance\n```\n"
+    )
     assert [fault(readable(words)) for words in invocations(text)] == [
         "add has no option --max-stream",
         "moe-appliance has no verb fly",

@@ -1,7 +1,8 @@
 """A booted systemd in a container, to run commands in.
 
 Touches namespaces, mounts, cgroups and processes; needs root and the package systemd-container. Rules:
-- Everything hangs on one process: mounts are in its namespace, the container dies with it, and it dies with us.
+- Everything is in a mount and a process namespace that end with one process of ours, and that one ends with us: a
+  SIGKILL of systemd-nspawn alone would leave its container running.
 - Nothing is waited for without a limit. Only pids that were started here are ever signalled.
 - The container has loopback and no other network. Each writes its own view of the tree, which ends with it.
 """
@@ -61,7 +62,8 @@ class Machine:
             made.mkdir()
         script = Path(__file__).with_name("boot")
         wanted = ", ".join(filter(None, (NEEDED, depends)))
-        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private", "--"]
+        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"]
+        argv += ["--pid", "--fork", "--kill-child", "--mount-proc", "--"]
         argv += [str(script), str(tree), str(folder / name), wanted, *map(str, self.cgroups.values())]
         with self._console.open("wb") as console:
             self._process = subprocess.Popen(
@@ -80,9 +82,11 @@ class Machine:
         give_up_s = time.monotonic() + BOOT_LIMIT_S
         while time.monotonic() < give_up_s:
             assert self._process.poll() is None, f"the container ended: {self.console}"
-            for leader in children(self._process.pid):
-                self.leader = leader
-                if name_of(self._process.pid) == "systemd-nspawn" and name_of(leader) == "systemd":
+            for nspawn in children(self._process.pid):
+                for leader in children(nspawn):
+                    if name_of(nspawn) != "systemd-nspawn" or name_of(leader) != "systemd":
+                        continue
+                    self.leader = leader
                     state = self.run("systemctl is-system-running", limit_s=10).out.strip()
                     if state in ("running", "degraded"):
                         return leader
@@ -137,7 +141,7 @@ class Machine:
         for status in Path("/proc").glob("[0-9]*/status"):
             with contextlib.suppress(OSError):
                 pids = status.read_text().partition("NSpid:")[2].partition("\n")[0].split()
-                if pids[1:] == [str(inside)] and self._holds(int(pids[0])):
+                if pids[-1:] == [str(inside)] and self._holds(int(pids[0])):
                     return int(pids[0])
         raise AssertionError(f"the container has no process {inside}")
 
