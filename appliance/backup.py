@@ -39,7 +39,7 @@ from gateway.ledger.writing import NAME as LEDGER_NAME
 
 def backup(to: Path, config_file: Path | None, config: Config, paths: Paths) -> Manifest:
     """Write the archive `to`, which must not exist yet. Raises MoeError; then there is none."""
-    if to.exists():
+    if os.path.lexists(to):
         raise MoeError(f"{to} exists already", "name another file, or remove it")
     try:
         with tempfile.TemporaryDirectory(prefix=".moe-backup-", dir=to.absolute().parent) as folder:
@@ -63,7 +63,7 @@ def _written(to: Path, folder: Path, config_file: Path | None, config: Config, p
     whole = folder / "archive"
     fd = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
-        with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.PAX_FORMAT, compresslevel=6) as archive:
+        with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.GNU_FORMAT, compresslevel=6) as archive:
             _add(archive, MANIFEST, manifest.model_dump_json(indent=1).encode())
             for name, data in small.items():
                 _add(archive, name, data)
@@ -72,7 +72,8 @@ def _written(to: Path, folder: Path, config_file: Path | None, config: Config, p
                     archive.addfile(_info(LEDGER, members[-1].bytes), data_file)
         file.flush()
         os.fsync(file.fileno())
-    os.link(whole, to)  # never over a file that came meanwhile
+    os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # never over a file that came
+    whole.replace(to)  # no link: memory sticks know none
     return manifest
 
 

@@ -1,6 +1,6 @@
 """The app of the daemon's Unix socket: state with long poll, and the operator's verbs. Peers were checked.
 
-Touches nothing itself; the daemon passes in what each verb does.
+Touches nothing itself; the daemon passes in what each verb does, and who notes it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from appliance.board import Board
+from gateway.unixserver import caller
 
 WAIT_MAX_S = 60.0
 
 Verb = Callable[[], Awaitable[tuple[int, Mapping[str, object]]]]
 """Does something and says (HTTP status, what happened)."""
+Note = Callable[[str, str, bool], None]
+"""Keeps (who, verb, whether it was done)."""
 
 
-def control_app(board: Board, verbs: Mapping[str, Verb]) -> Starlette:
-    """GET /state?after=REVISION&wait_s=SECONDS, and POST /VERB for each verb."""
+def control_app(board: Board, verbs: Mapping[str, Verb], note: Note) -> Starlette:
+    """GET /state?after=REVISION&wait_s=SECONDS, and POST /VERB for each verb. `note` is told of it, but with ?noted=1:
+    then whoever asks has noted it."""
 
     async def state(request: Request) -> Response:
         try:
@@ -35,6 +39,8 @@ def control_app(board: Board, verbs: Mapping[str, Verb]) -> Starlette:
     def route(name: str, verb: Verb) -> Route:
         async def call(request: Request) -> Response:
             status, said = await verb()
+            if "noted" not in request.query_params:
+                note(caller(request), name, status < 400)
             return JSONResponse(dict(said), status_code=status)
 
         return Route(f"/{name}", call, methods=["POST"])

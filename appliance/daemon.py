@@ -147,7 +147,7 @@ class Daemon:
         service = Service(self._notify, self.board, gateway, self.config.gateway.drain_s, stop_limit_s(self.config))
         with self._signals():
             async with asyncio.TaskGroup() as group:
-                app = control_app(self.board, self._verbs())
+                app = control_app(self.board, self._verbs(), self._note)
                 tasks = [
                     group.create_task(unixserver.serve(app, control, self._refused)),
                     group.create_task(engine.run()),
@@ -221,6 +221,11 @@ class Daemon:
             "replace-gateway": self._replace_gateway,
         }
 
+    def _note(self, who: str, verb: str, done: bool) -> None:
+        """As the gateway notes what is asked of it; also when it is down."""
+        result = "done" if done else "refused"
+        self._log.info("operator.action", admin=who, action=verb, target="", result=result)
+
     async def _stop_asked(self) -> tuple[int, Mapping[str, object]]:
         again = self._stop.is_set()
         self.stop()
@@ -229,12 +234,14 @@ class Daemon:
     async def _replace_gateway(self) -> tuple[int, Mapping[str, object]]:
         """Have the gateway of the installed version take over from the one that runs. The engine goes on."""
         assert self._gateway is not None
-        streams = self._gateway.load.streams
         try:
             program = await self._gateway.replace(interpreter())
         except MoeError as error:
             return 409, {"error": error.message, "remedy": error.remedy}
+        if program is None:
+            return 200, {"said": "the gateway of the installed version runs already: nothing is replaced"}
         limit_s = min(self.config.gateway.drain_s, RETIRE_MAX_S)
+        streams = self._gateway.load.streams
         said = f"a gateway of version {program.version} takes over; {streams} running streams may end for {limit_s:g} s"
         return 202, {"said": said, "version": program.version, "limit_s": limit_s}
 

@@ -14,6 +14,7 @@ Rules:
 8. A gateway that is replaced by one of another version retires first (gateway/app.py), since only one at a time may
    hand out the engine's streams; the new one was asked before whether it can be started. When it ends twice without an
    answer, the daemon's own version is started again. A stop wins over a replacement.
+9. When the Python that the daemon runs on is removed, a finding says so; the next gateway is of the installed version.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from appliance.board import Board
 from appliance.engine.leftovers import write_record
 from appliance.errors import MoeError
 from appliance.files import FOLDER_MODE, write_private
-from appliance.installed import OWN, Program, checked
+from appliance.installed import OWN, Program, checked, interpreter, is_gone
 from appliance.listener import answer_absent
 from appliance.service import Load
 from gateway.logs import Log
@@ -55,6 +56,7 @@ UNBORN_MAX = 2
 
 REPLACED = "replaced"
 FALLBACK = "gateway.fallback"
+GONE = "python.gone"
 HUNG = "killed, it did not answer"
 
 
@@ -121,6 +123,7 @@ class GatewayProcess:
                 except OSError as error:  # no memory, no process: the engine goes on, and there may be some soon
                     self._log.error("gateway.ended", how=f"it cannot be started: {error}")
                     self._note_unborn(f"it cannot be started: {error}")
+                    await self._leave_lost_python()
                 young = young + 1 if time.monotonic() - started_s < YOUNG_S else 0
                 if not self._stopping and young > 1:
                     await asyncio.sleep(YOUNG_DELAY_S)  # 1
@@ -139,17 +142,20 @@ class GatewayProcess:
         self._signal(process, signal.SIGKILL)
         await self._gone.wait()
 
-    async def replace(self, python: str) -> Program:
-        """Rule 8; returns when the running gateway was told to retire. Raises MoeError when nothing is replaced."""
+    async def replace(self, python: str) -> Program | None:
+        """Rule 8; returns when the running gateway was told to retire. None: it is what would take over, and goes on.
+        Raises MoeError when nothing can be replaced."""
         process = self._process
         if process is None or not self._live.is_set() or self._replacing or self._stopping:
             raise MoeError("there is no gateway that could be replaced now", "moe-appliance status; then again")
         program = await checked(python, self._settings_file)
         if process is not self._process or self._replacing or self._stopping:
             raise MoeError("the gateway ended meanwhile", "again: moe-appliance upgraded")
+        if program == self._program:
+            return None
         self._log.info("gateway.replacing", version=program.version, python=program.python)
         self._next, self._replacing = program, True
-        self._board.update(findings=self._other_findings())  # of an earlier try
+        self._board.update(findings=self._findings_but(FALLBACK))  # of an earlier try
         self._signal(process, signal.SIGUSR2)
         kill_after_s = min(self._settings.limits.drain_s, RETIRE_MAX_S) + STOP_MARGIN_S
         asyncio.get_running_loop().call_later(kill_after_s, self._signal, process, signal.SIGKILL)
@@ -199,6 +205,7 @@ class GatewayProcess:
             while not ending.done():
                 await asyncio.wait([ending], timeout=LOOK_S)
                 self.pulse += self._hung or self._stopping
+                self._look_for_python()
         finally:
             ending.cancel()
         return ending.result()
@@ -233,10 +240,35 @@ class GatewayProcess:
             required=f"a gateway of version {version}",
             remedy="journalctl -u moe-appliance EVENT=gateway.ended; then: sudo moe-appliance upgraded",
         )
-        self._board.update(findings=(*self._other_findings(), found))
+        self._board.update(findings=(*self._findings_but(FALLBACK), found))
 
-    def _other_findings(self) -> tuple[Finding, ...]:
-        return tuple(found for found in self._board.state.findings if found.id != FALLBACK)
+    def _findings_but(self, id: str) -> tuple[Finding, ...]:
+        return tuple(found for found in self._board.state.findings if found.id != id)
+
+    def _look_for_python(self) -> None:
+        """Rule 9, what is said."""
+        gone, others = is_gone(OWN.python), self._findings_but(GONE)
+        if gone == (others != self._board.state.findings):
+            return
+        found = Finding(
+            id=GONE,
+            severity=Severity.WARN,
+            title="The Python that this service runs on was removed",
+            observed=f"{OWN.python} is gone; what runs goes on, but an engine that ends cannot be started",
+            required="a daemon on a Python that is installed",
+            remedy="sudo systemctl restart moe-appliance",
+        )
+        self._board.update(findings=(*others, found) if gone else others)
+
+    async def _leave_lost_python(self) -> None:
+        """Rule 9, what is done."""
+        self._look_for_python()
+        if self._program != OWN or not is_gone(OWN.python):
+            return
+        try:
+            self._program = await checked(interpreter(), self._settings_file, any_series=True)
+        except MoeError as error:
+            self._log.error("gateway.failed", error=error.message, remedy=error.remedy)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         self.pulse += 1

@@ -4,6 +4,8 @@ Rules:
 - It is that of the installed version. Nobody may name another one: whoever speaks to the control socket could run any
   program as the service's user.
 - It is asked before the gateway that serves is told to go.
+- An upgrade of the system may remove the Python that the daemon runs on. Nothing below it could be started then but by
+  the installed version's.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from appliance import __version__
 from appliance.errors import MoeError
 from appliance.printable import printable
+from gateway.state import BoxState
 
 BASE = "/usr/lib/moe-appliance"
 """The package's folder: `venvs/` has an environment for each version, `current` leads to the installed one. Root's."""
@@ -42,6 +45,11 @@ class Program:
 
 OWN = Program(sys.executable, __version__)
 """What the daemon itself runs on."""
+
+
+def is_gone(python: str) -> bool:
+    """Whether an interpreter was removed; a daemon that runs on it goes on until it needs another process."""
+    return bool(python) and not os.access(python, os.X_OK)
 
 
 def interpreter() -> str:
@@ -67,8 +75,9 @@ def _refuse_unsafe(path: Path) -> None:
         raise MoeError(f"{path} may be changed by others than root", f"sudo chown root:root {path}; chmod go-w {path}")
 
 
-async def checked(python: str, settings_file: Path) -> Program:
-    """What the gateway says that `python` would start with these settings. Raises MoeError when it could not."""
+async def checked(python: str, settings_file: Path, *, any_series: bool = False) -> Program:
+    """What the gateway says that `python` would start with these settings. Raises MoeError when it could not, when it
+    would not understand this daemon, and when it is of another series of Python unless `any_series`."""
     argv = (python, "-P", "-m", "gateway", "--settings", str(settings_file), "--check")
     remedy = f"{' '.join(argv)}   shows more; the gateway that runs goes on"
     code, out, err = await _said(argv, remedy)
@@ -76,10 +85,12 @@ async def checked(python: str, settings_file: Path) -> Program:
         raise MoeError(f"the new gateway cannot be started: {printable(err.strip() or f'exit code {code}')}", remedy)
     try:
         told = json.loads(out)
-        version, of_python = str(told["version"]), str(told["python"])
+        version, of_python, protocol = str(told["version"]), str(told["python"]), int(told["protocol"])
     except (ValueError, TypeError, KeyError) as error:
         raise MoeError(f"the new gateway says what nobody understands: {printable(out)}", remedy) from error
-    if of_python.split(".")[:2] != list(platform.python_version_tuple()[:2]):
+    if protocol != BoxState().protocol:
+        raise MoeError(f"version {version} does not fit the daemon that runs", RESTART)
+    if not any_series and of_python.split(".")[:2] != list(platform.python_version_tuple()[:2]):
         own = platform.python_version()
         raise MoeError(f"version {version} runs on Python {of_python}, and the daemon that runs on {own}", RESTART)
     return Program(python, version)

@@ -3,8 +3,9 @@
 Rules:
 - What looks like a secret is one, whoever made it: too much goes rather than too little.
 - Secrets that the box knows are given as they are and go wherever they stand, in their usual spellings too.
-- Names of seats and admins become seat-1, admin-1: by the field that holds them, and as whole words of free text from
-  three letters on. So does the user's name in a home folder's path.
+- Names of seats, admins and whoever acted become seat-1, admin-1, person-1: by the field that holds them, and as whole
+  words of free text from three letters on. The user's name goes from a home folder's path.
+- An engine's last words may be of a prompt: they go from sentences that quote them, unless they are asked for.
 """
 
 from __future__ import annotations
@@ -54,14 +55,28 @@ _PATTERNS = tuple(
 )
 
 
-class Redactor:
-    """`secrets`: texts that must not be seen. `seats`, `admins`: names that become numbers."""
+_LAST_WORDS = re.compile(r"(engine ended with (?:an unknown )?exit code[ 0-9-]*: )[\"\\][^\n]*[\"\\]")
+"""As engine/failures.py quotes them."""
 
-    def __init__(self, secrets: Iterable[str] = (), seats: Iterable[str] = (), admins: Iterable[str] = ()) -> None:
+
+class Redactor:
+    """`secrets`: texts that must not be seen. `seats`, `admins`, `persons`: names that become numbers. `last_words`:
+    leave what an engine said at its end."""
+
+    def __init__(
+        self,
+        secrets: Iterable[str] = (),
+        seats: Iterable[str] = (),
+        admins: Iterable[str] = (),
+        persons: Iterable[str] = (),
+        *,
+        last_words: bool = False,
+    ) -> None:
+        self._last_words = last_words
         spelled = {form for secret in secrets if len(secret) >= SECRET_MIN for form in _spellings(secret)}
         self._secrets = sorted(spelled, key=len, reverse=True)
         self._names: dict[str, str] = {}
-        for kind, names in (("admin", admins), ("seat", seats)):
+        for kind, names in (("person", persons), ("admin", admins), ("seat", seats)):
             for number, name in enumerate(sorted(set(names)), start=1):
                 self._names[name] = f"{kind}-{number}"
         words = [re.escape(name) for name in sorted(self._names, key=len, reverse=True) if len(name) >= _NAME_MIN]
@@ -71,6 +86,8 @@ class Redactor:
         """The text without them."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
+        if not self._last_words:
+            text = _LAST_WORDS.sub(rf"\1{MASK}", text)
         for pattern, instead in _PATTERNS:
             text = pattern.sub(instead, text)
         if self._words is not None:

@@ -107,7 +107,7 @@ def restore(
 
 def _read(archive: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
     """The members as files in `folder`, each as the manifest says."""
-    with tarfile.open(archive, mode="r|gz") as tar:
+    with tarfile.open(archive, mode="r|gz", tarinfo=_PlainInfo) as tar:
         manifest: Manifest | None = None
         wanted: dict[str, Member] = {}
         files: dict[str, Path] = {}
@@ -118,6 +118,7 @@ def _read(archive: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
             if manifest is None:
                 manifest = _manifest(archive, info, data)
                 wanted = {member.name: member for member in manifest.members}
+                _check_room(archive, folder, sum(member.bytes for member in manifest.members))
                 continue
             member = wanted.pop(info.name, None)
             if member is None or info.size != member.bytes:
@@ -128,6 +129,37 @@ def _read(archive: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
     if manifest is None or wanted:
         raise _refused(archive, f"{', '.join(wanted) or MANIFEST} is missing in it")
     return manifest, files
+
+
+class _PlainInfo(tarfile.TarInfo):
+    """One member's header. What says more in further blocks is read into memory whole, and `backup` writes none."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _PlainInfo:
+        """The header of 512 bytes. Raises tarfile.ReadError for one that is not whole in them."""
+        made = super().frombuf(buf, encoding, errors)
+        if made.type in _IN_FURTHER_BLOCKS:
+            raise tarfile.ReadError("it has headers that no backup has")
+        return made
+
+
+_IN_FURTHER_BLOCKS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.GNUTYPE_SPARSE,
+)
+
+
+def _check_room(archive: Path, folder: Path, wanted_bytes: int) -> None:
+    """Raises MoeError before anything is written that does not fit."""
+    if wanted_bytes > shutil.disk_usage(folder).free:
+        raise MoeError(
+            f"{archive} holds {wanted_bytes} bytes, more than {folder.parent} has room for; nothing was changed",
+            f"df -h {folder.parent}; or with room elsewhere: TMPDIR=/var/tmp moe-appliance restore {archive}",
+        )
 
 
 def _manifest(archive: Path, info: tarfile.TarInfo, data: IO[bytes]) -> Manifest:
@@ -216,10 +248,12 @@ def _replace(moves: Mapping[Path, Path], suffix: str) -> None:
                     done.append((aside, old))
             new.rename(path)
             done.append((path, new))
-    except OSError as error:
+    except BaseException as error:
         for now, before in reversed(done):
             with contextlib.suppress(OSError):
                 now.rename(before)
+        if not isinstance(error, OSError):
+            raise
         said = f"{error.filename or 'a file'} cannot be written: {error.strerror or error}; nothing was changed"
         raise MoeError(said, f"df -h {error.filename or '.'}; or sudo moe-appliance restore FILE") from error
     finally:

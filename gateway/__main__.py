@@ -24,7 +24,7 @@ from gateway.app import run
 from gateway.environment import hold_environment
 from gateway.errors import ConfigError, MoeError
 from gateway.settings import AdmissionSettings, GatewaySettings, StaticEngine
-from gateway.state import EngineProfile
+from gateway.state import BoxState, EngineProfile
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,7 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = _settings(args)
         if args.check:
-            print(json.dumps({"version": version("moe-appliance"), "python": platform.python_version()}))  # noqa: T201
+            own = {"version": version("moe-appliance"), "python": platform.python_version()}
+            print(json.dumps({**own, "protocol": BoxState().protocol}))  # noqa: T201
             return 0
         hold_environment()
         public = socket.socket(fileno=args.fd) if args.fd is not None else _listen(args.listen)

@@ -163,7 +163,7 @@ class Actions:
         transport = httpx.AsyncHTTPTransport(uds=str(socket))
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://daemon", timeout=DAEMON_S) as client:
-                answer = await client.post(path)
+                answer = await client.post(path, params={"noted": "1"})
                 said = str(answer.json().get("said", f"the daemon answered {answer.status_code}"))
         except (httpx.HTTPError, ValueError) as error:
             return Done(False, f"the daemon does not answer: {str(error) or type(error).__name__}")

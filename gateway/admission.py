@@ -67,7 +67,8 @@ QUEUE_KEPT_SHARE = 4
 HELPER_PATIENCE_S = 30.0
 """Nobody waits for a title, but the agent that asked for it would think itself forgotten."""
 BUDGET_PATIENCE_S = 60.0
-"""A soft budget puts nobody behind others for longer than this, or a third of the deadline if that is less."""
+"""A soft budget puts nobody behind others for longer than this, than a third of the deadline, or than the deadline
+leaves beside the predicted wait."""
 HOLD_WEIGHT = 0.1
 """Weight of the newest reply in the running mean of hold times."""
 
@@ -225,10 +226,16 @@ class Admission:
             effects.append(self._rejected(event.id, reason, retry_after_s, waiting.position))
             return
         if event.over_budget:  # 4; and only now, so that it is refused for no bound that it meets within its budget
-            waiting.equal_from_s += min(BUDGET_PATIENCE_S, self.limits.queue_deadline_s / 3)
+            waiting.equal_from_s += self._budget_patience_s(wait_s)
             waiting.position = self.position(event.id)
             wait_s = self.predicted_waits(now_s)[event.id]
         effects.append(Queued(event.id, waiting.position, len(self._waiting), None if self.held else wait_s))
+
+    def _budget_patience_s(self, wait_s: float) -> float:
+        """Never so long that a wait predicted within the budget would then end at the deadline."""
+        deadline_s = self.limits.queue_deadline_s
+        room_s = deadline_s if self.held else deadline_s - wait_s
+        return min(BUDGET_PATIENCE_S, deadline_s / 3, room_s)
 
     def _may_run_now(self, seat: str) -> bool:
         """True when a ticket is free for a request of `seat`; by rule 5 nobody else may have it."""

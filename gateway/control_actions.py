@@ -1,7 +1,6 @@
 """The operator's actions and the events on the gateway's own Unix socket; its peers were checked. Touches nothing else.
 
-Who acts is the user at the other end of the socket, by the kernel's word. Root may name the person behind it (`who`):
-that is what sudo knows.
+Who acts: see unixserver.caller.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.actions import SEAT_ACTIONS, Act, Actions
-from gateway.seats import name_problem
+from gateway.unixserver import caller
 
 
 def action_routes(actions: Actions) -> list[Route]:
@@ -37,10 +36,3 @@ def action_routes(actions: Actions) -> list[Route]:
 
     acts = {name: act for name, act in actions.by_name().items() if name != "reload"}  # that one has a form of its own
     return [Route("/events", events), *(route(name, act) for name, act in acts.items())]
-
-
-def caller(request: Request) -> str:
-    """The login name of the caller; unixserver.py puts it where a TCP server has the address."""
-    user = request.client.host if request.client is not None else "somebody"
-    claimed = request.query_params.get("who", "")
-    return claimed if user == "root" and name_problem(claimed) is None else user

@@ -49,7 +49,9 @@ class History:
         """The steps up to `now_s`, which is `wall_s` on the wall clock; None before the first look."""
         if not self._steps:
             return None
-        last = max(self._steps[-1].number, int(now_s // STEP_S))
+        last, current = self._steps[-1].number, int(now_s // STEP_S)
+        if current > last + 1:  # a step that has just begun is no gap
+            last = current
         first = max(self._steps[0].number, last - STEPS + 1)
         by_number = {step.number: step for step in self._steps}
         steps = [by_number.get(number) for number in range(first, last + 1)]

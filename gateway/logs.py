@@ -36,6 +36,7 @@ EVENTS = frozenset(
         "ledger.mended",
         "ledger.lost",
         "ledger.set_aside",
+        "ledger.upkeep",
         "engine.seen",
         "control.lost",
         "admin.login",

@@ -2,8 +2,8 @@
 
 Rules:
 - A change is on disk, power loss or not, before anything acts on it. What cannot be written is not done.
-- A file that cannot be used is kept aside. Its copy counts then; without one the box is drained: a seat that was off
-  must not come back by itself. A finding says so for as long as the file lies aside.
+- A file that cannot be used is kept aside. Its copy counts then, and when the file alone is gone; without one the box
+  is drained: a seat that was off must not come back by itself. A finding says so for as long as the file lies aside.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class OverlayFile:
 
     @classmethod
     def load(cls, state_dir: Path) -> OverlayFile:
-        """The overlay of a state folder; the default one when there is none. Raises nothing."""
+        """The overlay of a state folder; the default one when there is neither file nor copy. Raises nothing."""
         file = cls(state_dir / "overlay.json")
         try:
             file.value = _overlay(_bytes(file.path))
         except FileNotFoundError:
-            pass
+            if file.copy.exists():
+                file._instead("it is gone")
         except OSError as error:
             file._instead(error.strerror or str(error))
         except ValueError as error:
@@ -61,8 +62,6 @@ class OverlayFile:
 
     def save(self, value: Overlay) -> None:
         """Keep `value`. Raises MoeError, and then the former one stays."""
-        if value == self.value and not self.unread:
-            return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _write(self.path, value)

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from gateway import problem as problems
 from gateway.actions import Actions
 from gateway.bodies import Receive
-from gateway.control_actions import action_routes, caller
+from gateway.control_actions import action_routes
 from gateway.core import Core
 from gateway.count_route import COUNT_ROUTES, CountRoute
 from gateway.count_route import serve as serve_count
@@ -38,6 +38,7 @@ from gateway.problem import Problem
 from gateway.responses import Headers, Scope, Send, problem_headers, respond
 from gateway.seats import Denied
 from gateway.status.compose import view
+from gateway.unixserver import caller
 
 _OF_PROXIES = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
 DIALECTS: dict[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.requests import Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import ConfigError
+from gateway.seats import name_problem
 
 PATH_MAX_BYTES = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""
@@ -102,6 +104,14 @@ def _checked(socket_gid: int, refused: Callable[[int, int], None]) -> type[HttpT
                 super().connection_lost(exc)
 
     return PeerChecked
+
+
+def caller(request: Request) -> str:
+    """Who asks: the user at the other end, by the kernel's word. Root may name the person behind it (`?who=`): that is
+    what sudo knows."""
+    user = request.client.host if request.client is not None else "somebody"
+    claimed = request.query_params.get("who", "")
+    return claimed if user == "root" and name_problem(claimed) is None else user
 
 
 def _login_name(uid: int) -> str:

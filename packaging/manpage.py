@@ -19,7 +19,11 @@ EXIT_CODES = (
     ("130", "Ended by Ctrl-C."),
 )
 FILES = (
-    ("/etc/moe-appliance/appliance.toml", "What an operator may set."),
+    (
+        "/etc/moe-appliance/appliance.toml",
+        "What an operator may set. Whoever may read it gets this one in every folder, unless --config or "
+        "$MOE_APPLIANCE_CONFIG names another.",
+    ),
     ("/etc/moe-appliance/seats.toml", "Digests of the seats' keys; changed by moe-appliance seats."),
     ("/etc/moe-appliance/admins.toml", "Digests of the admins' tokens; changed by moe-appliance admins."),
     (

@@ -1,4 +1,4 @@
-"""Puts the verbs together, runs one, and prints errors with their remedy.
+"""The root command: runs a verb, and prints errors with their remedy.
 
 Touches standard output and error. What cannot be written to standard output is an error as well: one line.
 """
@@ -16,49 +16,19 @@ import typer
 from rich.console import Console
 
 from appliance import __version__
-from appliance.cli import (
-    admins,
-    backup,
-    checkpoint,
-    connect,
-    demo,
-    doctor,
-    events,
-    operator,
-    plan,
-    preflight,
-    seats,
-    show,
-    upgraded,
-    usage,
-)
-from appliance.cli import run as run_verbs
 from appliance.cli.box import Box
+from appliance.cli.verbs import Root
 from appliance.errors import MoeError
 
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
     name="moe-appliance",
+    cls=Root,
     help="Turns one box with two GPUs and a lot of RAM into a coding-agent server for a team.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(seats.app, name="seats", help="Who may use the box.")
-app.add_typer(admins.app, name="admins", help="Who may see and change the box over the network.")
-app.add_typer(checkpoint.app, name="checkpoint", help="What a checkpoint holds, and its weights onto this machine.")
-app.add_typer(plan.app, name="plan", help="Which experts sit in host RAM: make, check, show, compare, translate.")
-run_verbs.register(app)
-operator.register(app, seats.app)
-events.register(app)
-doctor.register(app)
-show.register(app)
-connect.register(app)
-demo.register(app)
-preflight.register(app)
-usage.register(app)
-backup.register(app)
-upgraded.register(app)
 
 
 def _version(asked: bool) -> None:
@@ -73,7 +43,9 @@ def root(
     config: Annotated[
         Path | None, typer.Option("--config", help="Configuration file. Default: ./appliance.toml, then /etc.")
     ] = None,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Options before the verb."""
     ctx.obj = Box(config, dict(os.environ))

@@ -8,25 +8,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
-import httpx
-
-from appliance.config import Config, Paths, find_config, load
 from appliance.errors import MoeError, NotRunning
+
+if TYPE_CHECKING:
+    import httpx
+
+    from appliance.config import Config, Paths
 
 ANSWER_S = 15.0
 
 
 @dataclass
 class Box:
-    """The root's `ctx.obj`; satisfies `KeyFiles`. Everything is read when it is first needed."""
+    """The root's `ctx.obj`; satisfies `KeyFiles`. Everything is read when it is first needed. `answer_s`: how long the
+    sockets have to answer."""
 
     config_file: Path | None = None
     environ: dict[str, str] = field(default_factory=dict)
+    answer_s: float = ANSWER_S
 
     @cached_property
     def _loaded(self) -> tuple[Config, Paths]:
+        from appliance.config import find_config, load
+
         return load(find_config(self.config_file, self.environ), self.environ)
 
     @property
@@ -52,7 +59,7 @@ class Box:
     def notify_reload(self) -> str:
         """Have the running gateway read seats and admins again, and say what came of it."""
         try:
-            said = self.daemon("POST", "/reload")
+            said = self.gateway("POST", f"/reload{self.asker()}")
         except NotRunning:
             return "No appliance runs here; it will read the file when it starts."
         if said.status_code == 200:
@@ -62,24 +69,37 @@ class Box:
         errors = "; ".join(map(str, said.json().get("errors", ["no reason given"])))
         raise MoeError(f"the gateway kept the old file: {errors}", "correct the file, then: moe-appliance reload")
 
+    def asker(self, **fields: str) -> str:
+        """The query that tells who is behind this shell, if it is sudo's, and `fields` that are not empty."""
+        given = {"who": self.environ.get("SUDO_USER", "")} | fields
+        query = urlencode({key: value for key, value in given.items() if value})
+        return f"?{query}" if query else ""
+
     def daemon(self, method: str, path: str) -> httpx.Response:
         """Ask the daemon. Raises NotRunning when none answers."""
-        return _ask(self.paths.control_socket, method, path)
+        return _ask(self.paths.control_socket, method, path, self.answer_s)
 
     def gateway(self, method: str, path: str) -> httpx.Response:
         """Ask the gateway. Raises NotRunning when none answers."""
-        return _ask(self.paths.gateway_socket, method, path)
+        return _ask(self.paths.gateway_socket, method, path, self.answer_s)
 
 
-def _ask(socket_path: Path, method: str, path: str) -> httpx.Response:
+def _ask(socket_path: Path, method: str, path: str, answer_s: float) -> httpx.Response:
+    import httpx
+
     try:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), timeout=ANSWER_S) as client:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), timeout=answer_s) as client:
             return client.request(method, f"http://box{path}")
     except httpx.ConnectError as error:
         refused: Any = str(error)
         if "Permission" in refused:
             raise MoeError(f"no permission for {socket_path}", "use sudo, or join the socket's group") from error
-        raise NotRunning(f"no appliance answers at {socket_path}", "start it: moe-appliance run") from error
+        raise NotRunning(
+            f"no appliance answers at {socket_path}",
+            "systemctl start moe-appliance   or, without systemd: moe-appliance run",
+        ) from error
     except httpx.HTTPError as error:
         why = str(error) or type(error).__name__
+        if method != "GET":
+            why += "; what was asked of it may yet be done"
         raise NotRunning(f"the appliance at {socket_path} does not answer: {why}", "moe-appliance status") from error

@@ -5,6 +5,7 @@ Rule: texts of events hold names and errors of others: they are shown escaped.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -23,6 +24,8 @@ from gateway.state import Event
 
 LIMIT = 10_000
 LOOK_S = 1.0
+LATE_S = 600.0
+"""How far back a later look goes: an event may be told long after it happened, when the gateway was away."""
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -46,7 +49,8 @@ def events(
         print(f"Nothing happened in the last {since}.", file=sys.stderr)
     while follow:
         time.sleep(LOOK_S)
-        shown = _show(kept(box, after_s), shown, console, as_json=as_json)
+        with contextlib.suppress(MoeError):  # the gateway is just being replaced, and there is no ledger
+            shown = _show(kept(box, max(after_s, time.time() - LATE_S)), shown, console, as_json=as_json)
 
 
 def span_s(text: str) -> float:

@@ -1,31 +1,60 @@
-"""`moe-appliance drain | pause | resume | start-engine | restart`, `seats off | on`: what the page's buttons do too.
+"""`moe-appliance stop | reload | drain | pause | resume | start-engine | restart`, `seats off | on`: what the page's
+buttons do too.
 
-Touches the gateway's socket, and the daemon's for the engine when no gateway answers.
+Touches the gateway's socket, and the daemon's for what a box without a gateway can do.
 
-Rule: the running gateway says what was done, keeps it, and notes who asked: the user of this shell, or of its sudo.
+Rules:
+- The running gateway says what was done, keeps it, and notes who asked: the user of this shell, or of its sudo. Without
+  one the daemon does.
+- A gateway that does not answer is told apart from a box that does not run.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Annotated
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from appliance.cli.box import Box
 from appliance.errors import MoeError, NotRunning
 
+if TYPE_CHECKING:
+    import httpx
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the seat.")]
 
 
-def register(app: typer.Typer, seats: typer.Typer) -> None:
-    """Add the verbs to the root and to `seats`."""
-    for verb in (drain, pause, resume, restart):
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the root."""
+    for verb in (stop, reload, drain, pause, resume, restart):
         app.command()(verb)
     app.command("start-engine")(start_engine)
+
+
+def register_seats(seats: typer.Typer) -> None:
+    """Add the verbs to `seats`."""
     seats.command("off")(seat_off)
     seats.command("on")(seat_on)
+
+
+def stop(ctx: typer.Context) -> None:
+    """Stop the running box: streams may end first, for drain_s at most."""
+    print(_said(ctx.obj.daemon("POST", f"/stop{ctx.obj.asker()}")))
+
+
+def reload(ctx: typer.Context) -> None:
+    """Read seats.toml and admins.toml again now. Exit 1 when they are broken: the old ones stay in use."""
+    box: Box = ctx.obj
+    try:
+        answer = box.gateway("POST", f"/reload{box.asker()}")
+    except NotRunning as error:
+        _away(box, error)
+    said = _json(answer)
+    if answer.status_code != 200:
+        errors = "\n".join(map(str, said.get("errors", [])))
+        raise MoeError(f"not reloaded, the old files stay in use:\n{errors}", "correct the file, then reload again")
+    seats = said["seats"]
+    print(f"reloaded: {seats} seat{'' if seats == 1 else 's'}")
 
 
 def drain(ctx: typer.Context) -> None:
@@ -65,17 +94,49 @@ def seat_on(ctx: typer.Context, name: NameArgument) -> None:
 
 
 def _act(box: Box, action: str, seat: str = "") -> None:
-    fields = {"who": os.environ.get("SUDO_USER", ""), "seat": seat}
-    query = urlencode({key: value for key, value in fields.items() if value})
-    said = box.gateway("POST", f"/{action}?{query}" if query else f"/{action}").json()
-    if not said["ok"]:
-        raise MoeError(f"not done: {said['said']}", "moe-appliance status")
-    print(said["said"])
+    try:
+        print(_done(box.gateway("POST", f"/{action}{box.asker(seat=seat)}")))
+    except NotRunning as error:
+        _away(box, error)
 
 
 def _engine(box: Box, action: str, verb: str) -> None:
     try:
-        _act(box, action)
+        answer = box.gateway("POST", f"/{action}{box.asker()}")
     except NotRunning:  # the gateway is down or hangs; the daemon looks after the engine all the same
-        answer = box.daemon("POST", verb)
-        print(answer.json().get("said", f"answered {answer.status_code}"))
+        print(_said(box.daemon("POST", f"{verb}{box.asker()}")))
+        return
+    print(_done(answer))
+
+
+def _done(answer: httpx.Response) -> str:
+    """What the gateway did. Raises MoeError when it did not."""
+    said = _json(answer)
+    if not said.get("ok"):
+        raise MoeError(f"not done: {said.get('said', f'answered {answer.status_code}')}", "moe-appliance status")
+    return str(said["said"])
+
+
+def _said(answer: httpx.Response) -> str:
+    return str(_json(answer).get("said", f"answered {answer.status_code}"))
+
+
+def _json(answer: httpx.Response) -> dict[str, Any]:
+    """Raises MoeError for an answer of another version, or none of ours."""
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        why = f"the running box does not know this (it answered {answer.status_code})"
+        raise MoeError(f"not done: {why}; it may be of an older version", "moe-appliance status")
+    return said
+
+
+def _away(box: Box, error: NotRunning) -> NoReturn:
+    """Raises: the box does not run, or its gateway alone does not answer, and may yet have heard us."""
+    box.daemon("GET", "/state")
+    raise MoeError(
+        f"the gateway did not say that it is done: {error.message}; the daemon runs, and replaces a gateway that hangs",
+        "moe-appliance status   and then the same again",
+    ) from error

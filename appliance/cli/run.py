@@ -1,4 +1,6 @@
-"""Verbs that run and end the box: run, check, stop, reload. Touches the daemon's socket."""
+"""`moe-appliance run`, the daemon in the foreground, and `check`, which starts nothing. Touches what the
+daemon does.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from pathlib import Path
 from typing import TextIO, cast
 
 import typer
+from rich.console import Console
 
 from appliance.cli.box import Box
 from appliance.cli.logstream import LogStream
+from appliance.cli.terminal import finding
 from appliance.config import public_url
 from appliance.daemon import Daemon, adapter_of
 from appliance.errors import EXIT_CONFIG, MoeError
@@ -28,7 +32,7 @@ from gateway.status.views import FindingRow
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the root."""
-    for verb in (run, check, stop, reload):
+    for verb in (run, check):
         app.command()(verb)
 
 
@@ -83,36 +87,15 @@ def check(ctx: typer.Context) -> None:
     found = examined.findings
     if examined.plan is not None:
         print(printable(f"plan: {examined.plan.verdict} ({examined.plan.name}, {box.config.plan.file})", 4000))
+    console = Console(highlight=False)
     for row in arranged(found):
-        _print_finding(row)
-    if any(finding.severity is Severity.FAIL for finding in found):
+        _print_finding(row, console)
+    if any(row.severity is Severity.FAIL for row in found):
         raise typer.Exit(EXIT_CONFIG)
 
 
-def _print_finding(row: FindingRow, indent: str = "") -> None:
+def _print_finding(row: FindingRow, console: Console, indent: int = 0) -> None:
     """With what follows from it under it."""
-    lines = [f"{row.severity}: {row.title}: {row.observed}; wanted: {row.required}"]
-    if row.forced:
-        lines.append(f"  forced: {row.forced}")
-    first, *more = row.remedy.splitlines() or [""]
-    for line in (*lines, f"  remedy: {first}", *(f"  {line}" for line in more)):
-        print(indent + printable(line, 4000))
+    finding(console, row, indent=indent)
     for child in row.folded:
-        _print_finding(child, f"{indent}    ")
-
-
-def stop(ctx: typer.Context) -> None:
-    """Stop the running box: streams may end first, for drain_s at most."""
-    answer = ctx.obj.daemon("POST", "/stop")
-    print(answer.json().get("said", f"answered {answer.status_code}"))
-
-
-def reload(ctx: typer.Context) -> None:
-    """Read seats.toml and admins.toml again now. Exit 1 when they are broken: the old ones stay in use."""
-    answer = ctx.obj.daemon("POST", "/reload")
-    said = answer.json()
-    if answer.status_code != 200:
-        errors = "\n".join(map(str, said.get("errors", [])))
-        raise MoeError(f"not reloaded, the old files stay in use:\n{errors}", "correct the file, then reload again")
-    seats = said["seats"]
-    print(f"reloaded: {seats} seat{'' if seats == 1 else 's'}")
+        _print_finding(child, console, indent + 5)

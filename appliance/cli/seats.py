@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from appliance import keyedit
-from appliance.cli import seats_size
+from appliance.cli import operator, seats_size
 from appliance.cli.context import (
     ExpiresOption,
     FileOption,
@@ -123,3 +123,6 @@ def remove(ctx: typer.Context, name: NameArgument, file: FileOption = None) -> N
     files = key_files(ctx)
     keyedit.remove_seat(file or files.seats_file, name)
     say(f"Seat {name} is removed.", reloaded(files))
+
+
+operator.register_seats(app)

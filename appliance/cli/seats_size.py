@@ -9,7 +9,6 @@ import json
 import re
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -180,20 +179,18 @@ def _from_ledger(ctx: typer.Context, streams: int) -> _Source:
     from appliance.sizing.measured import LOOK_BACK_DAYS, measured_profile
     from gateway.ledger import reading
     from gateway.ledger import writing as ledger
-    from gateway.sizing.activity import measure
+    from gateway.sizing.activity import day_offset_s, measure
 
     path: Path = ctx.obj.paths.state_dir / ledger.NAME
     until_s = time.time()
     since_s = until_s - LOOK_BACK_DAYS * 86_400
-    offset = datetime.now().astimezone().utcoffset()
     served = iter(reading.intervals(path, since_s, until_s))
     first = next(served, None)
     if first is None:
         return _Source(measured_profile(None, (), until_s))
-    activity = measure(
-        chain((first,), served), since_s, until_s, streams, int(offset.total_seconds()) if offset is not None else 0
-    )
-    usage = reading.usage(path, since_s, until_s, None)
+    offset_s = day_offset_s(reading.hours(path, since_s, until_s))
+    activity = measure(chain((first,), served), since_s, until_s, streams, offset_s)
+    usage = reading.usage(path, first.arrived_s, until_s)
     return _Source(measured_profile(activity, usage, first.arrived_s), activity)
 
 

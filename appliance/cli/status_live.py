@@ -34,12 +34,14 @@ def history(view: StatusView, console: Console) -> None:
 
 
 def _line(spark: SparkView) -> str:
-    """The points as blocks, thinned to SPARK_CHARS by the lowest of each piece; a gap is a dot."""
+    """The points as blocks, thinned to SPARK_CHARS: the most streams of each piece, the lowest of all else; a gap is a
+    dot."""
+    keep = max if spark.id == "streams" else min
     width = max(1, -(-len(spark.points) // SPARK_CHARS))
     chars = []
     for start in range(0, len(spark.points), width):
         known = [point for point in spark.points[start : start + width] if point is not None]
-        chars.append(_LEVELS[round(min(known) * (len(_LEVELS) - 1))] if known else "·")
+        chars.append(_LEVELS[round(keep(known) * (len(_LEVELS) - 1))] if known else "·")
     return "".join(chars).rjust(SPARK_CHARS, "·")
 
 

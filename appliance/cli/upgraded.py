@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import typer
 
+from appliance import __version__
 from appliance.cli.box import Box
 from appliance.errors import MoeError, NotRunning
 from appliance.gatewayproc import FALLBACK, FIRST_S, STOP_MARGIN_S, UNBORN_MAX, YOUNG_DELAY_S
@@ -40,6 +41,12 @@ def upgraded(ctx: typer.Context) -> None:
         return
     asked = box.daemon("POST", "/replace-gateway")
     said = _json(asked)
+    if asked.status_code == httpx.codes.OK:
+        if state.get("version") == __version__:
+            print(f"{said['said']}.")
+        else:
+            _say_restart(f"{said['said']}.", state)
+        return
     if asked.status_code != httpx.codes.ACCEPTED:
         raise MoeError(str(said.get("error", f"answered {asked.status_code}")), str(said.get("remedy", RESTART)))
     print(f"{said['said']}.")

@@ -129,10 +129,13 @@ def _rounded(rate: float | None) -> float | None:
 
 
 def _say_kept(path: Path, since_s: float) -> None:
-    """Where the rest is, when single requests of that time are folded into months already."""
+    """What is left out, when single requests of that time are folded into months already."""
     from gateway.ledger import reading
 
     from_s = reading.kept_from_s(path)
     if from_s is not None and since_s < from_s:
         day = datetime.fromtimestamp(from_s, UTC).date()
-        print(f"single requests are kept from {day} on; what came before: moe-appliance usage --monthly")
+        print(
+            f"single requests are kept from {day} on; of what came before, whole months are in the sums, and "
+            "nothing in waits and paces: moe-appliance usage --monthly"
+        )

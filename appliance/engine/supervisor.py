@@ -46,7 +46,7 @@ from gateway.logs import Log
 from gateway.state import Cause, EngineProfile, EngineState, Finding, Phase, PlanState, Severity
 
 LOG_LINES_SHOWN = 60
-GATEWAY_FINDINGS = "gateway."
+GATEWAY_FINDINGS = ("gateway.", "python.")
 """Findings that begin so are of the gateway's supervision and outlive a look at the box."""
 RECHECK_S = 120.0
 """A refused engine is checked again after this long: the operator may have mended it."""

@@ -13,9 +13,11 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -57,7 +59,11 @@ class LedgerFile:
         self.path = path
         with contextlib.suppress(FileExistsError):  # never opened by us when it exists: closing it would drop our locks
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        self._inode = path.stat().st_ino
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a file")
+        self._inode = found.st_ino
+        self._data_version = 0
         self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
 
     def prepare(self) -> None:
@@ -75,10 +81,17 @@ class LedgerFile:
                 for statement in CREATE.split(";\n"):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {VERSION}")
+        self.others_wrote()
 
     def close(self) -> None:
         """Close it; the last one to do so empties the log of writes beside it."""
         self._db.close()
+
+    def others_wrote(self) -> bool:
+        """Whether another connection wrote since this was asked last."""
+        was = self._data_version
+        [self._data_version] = self._db.execute("PRAGMA data_version").fetchone()
+        return self._data_version != was
 
     @property
     def is_there(self) -> bool:

@@ -5,13 +5,16 @@ For threads and for other processes, while a gateway writes or while none runs. 
 Rules:
 - Each call opens its own connection and closes it; a snapshot that is held keeps the file from being tidied.
 - Percentiles come from buckets 1 % wide, so that a million rows need no more memory than a thousand.
-- `requests` has what is not folded yet. Only `months` knows what came before.
+- `requests` has what is not folded yet. Of what came before only whole months are known: they are in each sum whose
+  time begins at one or before it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,18 +22,22 @@ from pathlib import Path
 
 from gateway.errors import MoeError
 from gateway.ledger.file import is_damage
+from gateway.ledger.months import Month
 from gateway.ledger.rows import Served, Usage
-from gateway.ledger.schema import EVENTS, FIGURES, INTERVALS, MONTHS, NAMES, USAGE, VERSION, micros
+from gateway.ledger.schema import EVENTS, FIGURES, HOURS, INTERVALS, MONTHS, NAMES, USAGE, VERSION, micros
 from gateway.state import Event, Severity
 
 BUSY_S = 2.0
 BUCKET = 0.01
+_LATEST_S = 9e10
+"""In the year 4822."""
 
 
 def usage(path: Path, since_s: float, until_s: float, seat: str | None = None) -> list[Usage]:
     """What each seat used between two wall-clock times, `until_s` left out, by name. `seat`: only that one.
 
-    Raises MoeError when there is no ledger, or it cannot be read.
+    `until_s` is now, or the end of a month: a month cannot be cut once it is folded. Waits, first tokens and paces are
+    of requests that are not folded. Raises MoeError when there is no ledger, or it cannot be read.
     """
     return list(usage_and_total(path, since_s, until_s, seat)[0])
 
@@ -39,12 +46,13 @@ def usage_and_total(
     path: Path, since_s: float, until_s: float, seat: str | None = None
 ) -> tuple[tuple[Usage, ...], Usage]:
     """The same, and all of them together (`seat` ""). Raises MoeError."""
-    values = (micros(since_s), micros(until_s), seat)
+    times = (*_between(since_s, until_s), seat)
+    values = (*times, _first_month(since_s), _month(until_s - 1e-6))
     spreads: dict[str, _Spreads] = defaultdict(_Spreads)
     with _opened(path) as db:
         db.execute("BEGIN")  # both look at the same rows
         by_seat = {name: dict(zip(NAMES, sums, strict=True)) for name, *sums in db.execute(USAGE, values)}
-        for name, wait_s, ttft_s, pace in db.execute(FIGURES, values):
+        for name, wait_s, ttft_s, pace in db.execute(FIGURES, times):
             spreads[name].add(wait_s, ttft_s, pace)
     rows = tuple(_usage(name, by_seat[name], spreads[name]) for name in sorted(by_seat))
     together, all_of_them = dict.fromkeys(NAMES, 0), _Spreads()
@@ -77,8 +85,15 @@ def intervals(path: Path, since_s: float, until_s: float) -> Iterator[Served]:
     """The turns that arrived between two wall-clock times and got a ticket, by arrival; helpers are left out. Raises
     MoeError."""
     with _opened(path) as db:
-        for at_us, wait_s, duration_s, seat in db.execute(INTERVALS, (micros(since_s), micros(until_s))):
+        for at_us, wait_s, duration_s, seat in db.execute(INTERVALS, _between(since_s, until_s)):
             yield Served(at_us / 1e6, wait_s, at_us / 1e6 + duration_s, seat)
+
+
+def hours(path: Path, since_s: float, until_s: float) -> tuple[int, ...]:
+    """How many of the turns of `intervals` came in each of the 24 hours of the day, UTC. Raises MoeError."""
+    with _opened(path) as db:
+        found = dict(db.execute(HOURS, _between(since_s, until_s)).fetchall())
+    return tuple(found.get(hour, 0) for hour in range(24))
 
 
 def kept_from_s(path: Path) -> float | None:
@@ -90,10 +105,16 @@ def kept_from_s(path: Path) -> float | None:
 
 
 def copy(path: Path, to: Path) -> None:
-    """A whole and consistent copy as one file, while a gateway writes or not. Raises MoeError, OSError."""
+    """A whole and consistent copy as one file, while a gateway writes or not. Raises MoeError when it cannot be read,
+    OSError when the copy cannot be written."""
     with _opened(path) as db, contextlib.closing(sqlite3.connect(to, isolation_level=None)) as copied:
-        db.backup(copied)
-        copied.execute("PRAGMA journal_mode = DELETE")
+        try:
+            db.backup(copied)
+            copied.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to)) from error
+            raise
 
 
 def check(path: Path) -> None:
@@ -102,6 +123,22 @@ def check(path: Path) -> None:
         said = [line for (line,) in db.execute("PRAGMA quick_check(3)")]
     if said != ["ok"]:
         raise MoeError(f"the ledger {path} is damaged: {'; '.join(said)}", _AWAY.format(path=path))
+
+
+def _between(since_s: float, until_s: float) -> tuple[int, int]:
+    """Both in microseconds; what is beyond every request stays so."""
+    return micros(min(since_s, _LATEST_S)), micros(min(until_s, _LATEST_S))
+
+
+def _month(at_s: float) -> str:
+    return Month.of(min(max(at_s, 0.0), _LATEST_S)).name
+
+
+def _first_month(since_s: float) -> str:
+    """The first month that begins at `since_s` or later; "" is before all."""
+    if since_s <= 0:
+        return ""
+    return _month(Month.of(min(since_s, _LATEST_S) - 1e-6).end_s)
 
 
 _AWAY = "moe-appliance restore FILE   or move it away: {path}"

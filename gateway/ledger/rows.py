@@ -84,9 +84,9 @@ class SeatMonth:
 @dataclass(frozen=True, slots=True)
 class LedgerState:
     """How the ledger itself is. `lost`: rows that were not kept since the process started; `error`: why it cannot be
-    written now, "" while all is well; `waiting`: rows in memory until it can; `aside`: a damaged file that was moved
-    away and is still there, "" = none; `busy`: how often a fifth stream was wanted, see activity.py; None before the
-    first look."""
+    written now, "" while all is well; `upkeep_error`: why old rows are not folded, or nobody looks how busy the team
+    was; `waiting`: rows in memory until it can be written; `aside`: a damaged file that was moved away and is still
+    there, "" = none; `busy`: how often a fifth stream was wanted, see activity.py; None before the first look."""
 
     rows: int = 0
     lost: int = 0
@@ -96,6 +96,7 @@ class LedgerState:
     busy: Activity | None = None
     waiting: int = 0
     aside: str = ""
+    upkeep_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

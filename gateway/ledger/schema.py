@@ -141,8 +141,13 @@ MONTHS = _filled("""
 """)
 """Every month of one seat, or with NULL of all."""
 USAGE = _filled("""
-    SELECT seat, :sums FROM requests WHERE at_us >= ?1 AND at_us < ?2 AND seat = coalesce(?3, seat) GROUP BY seat
+    SELECT seat, :added FROM (
+        SELECT seat, :names FROM months WHERE month >= ?4 AND month <= ?5 AND seat = coalesce(?3, seat)
+        UNION ALL
+        SELECT seat, :sums FROM requests WHERE at_us >= ?1 AND at_us < ?2 AND seat = coalesce(?3, seat) GROUP BY seat
+    ) GROUP BY seat
 """)
+"""Requests between two microseconds, and what is folded of the months from the fourth value to the fifth."""
 FIGURES = _filled("""
     SELECT seat, CASE WHEN :ticket THEN queue_s END, ttft_s, tok_per_s
     FROM requests WHERE at_us >= ?1 AND at_us < ?2 AND seat = coalesce(?3, seat)
@@ -151,6 +156,11 @@ FIGURES = _filled("""
 EVENTS = """
     SELECT id, at_us, kind, severity, text, who FROM events WHERE at_us > ? ORDER BY at_us DESC, id DESC LIMIT ?
 """
+HOURS = _filled("""
+    SELECT at_us / 3600000000 % 24, count(*) FROM requests
+    WHERE at_us >= ? AND at_us < ? AND NOT helper AND :ticket GROUP BY 1
+""")
+"""How many of the turns of INTERVALS came in each hour of the day, UTC."""
 INTERVALS = _filled("""
     SELECT at_us, queue_s, duration_s, seat FROM requests
     WHERE at_us >= ? AND at_us < ? AND NOT helper AND :ticket ORDER BY at_us, start_id, seq

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from gateway.ledger.rows import Activity, LedgerState, Row, SeatMonth
+from gateway.ledger.rows import LedgerState, Row, SeatMonth
 from gateway.ledger.writing import NAME, Ledger
 from gateway.outcome import Outcome
 from gateway.snapshot import LedgerView
@@ -99,8 +99,9 @@ def ledger_view(core: Core) -> LedgerView | None:
     if core.ledger is None:
         return None
     state = core.ledger.state
-    busy: Activity | None = state.busy
-    return LedgerView(**asdict(replace(state, busy=None)) | {"busy": busy})
+    shown = asdict(replace(state, busy=None))
+    del shown["upkeep_error"]  # a finding says it
+    return LedgerView(**shown | {"busy": state.busy})
 
 
 def ledger_findings(core: Core) -> tuple[Finding, ...]:
@@ -109,7 +110,7 @@ def ledger_findings(core: Core) -> tuple[Finding, ...]:
 
 
 def found(state: LedgerState, path: str) -> tuple[Finding, ...]:
-    """The same of a state: that it cannot be written, that rows are lost, that a damaged file lies beside it."""
+    """The same of a state: that it cannot be written or tidied, that rows are lost, that a damaged one lies beside."""
     findings = []
     folder = path.rpartition("/")[0] or "."
     if state.error:
@@ -122,6 +123,17 @@ def found(state: LedgerState, path: str) -> tuple[Finding, ...]:
                 observed=f"{path}: {state.error}; {waiting}",
                 required="a file that can be written",
                 remedy=f"df -h {folder}; ls -l {path}",
+            )
+        )
+    elif state.upkeep_error:
+        findings.append(
+            Finding(
+                id="ledger.upkeep",
+                severity=Severity.WARN,
+                title="The ledger cannot be tidied; every request is written",
+                observed=f"{path}: {state.upkeep_error}",
+                required="old requests folded into months, and a look at how busy the team was",
+                remedy=f"df -h {folder}; ls -l {path}*",
             )
         )
     if state.lost:

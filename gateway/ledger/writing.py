@@ -1,7 +1,8 @@
 """Keeps a row of each request that is over, and makes no request wait for it. Touches a thread, a file, the clock.
 
 The event loop puts rows into a queue in memory; one thread writes them to the file, all that came within COMMIT_S in
-one transaction. The same thread folds what is older than `keep_days`, and looks every LOOK_S how busy the team was.
+one transaction. The same thread folds what is older than `keep_days`, and looks every LOOK_S how busy the team was;
+what fails of that is said apart, since rows are written all the same.
 
 Rules:
 - `put` and `put_event` do nothing but append: no file, no SQLite, no waiting for the thread.
@@ -26,11 +27,11 @@ from pathlib import Path
 from gateway.errors import MoeError
 from gateway.ledger.file import LedgerFile, aside_of, is_damage
 from gateway.ledger.months import Month, Months
-from gateway.ledger.reading import intervals
+from gateway.ledger.reading import hours, intervals
 from gateway.ledger.rows import LedgerState, Row, SeatMonth, Served
 from gateway.ledger.schema import values_of, values_of_event
 from gateway.logs import Log
-from gateway.sizing.activity import measure
+from gateway.sizing.activity import day_offset_s, measure
 from gateway.state import Event
 
 NAME = "ledger.db"
@@ -41,12 +42,14 @@ KEPT_ROWS = 20_000
 KEPT_EVENTS = 1000
 BATCH_ROWS = 1000
 RETRY_MAX_S = 5.0
+UPKEEP_RETRY_S = 60.0
 LOOK_S = 900.0
 LOOK_ROWS = 50
 """Rows that a look takes in between two pauses, half a millisecond: it shares the interpreter with the streams."""
 LOOK_PAUSE_S = 0.005
 LOOK_BACK_S = 14 * 86400.0
 DAY_S = 86400.0
+_MENDED_BY_WAITING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
 
 class Ledger:
@@ -82,6 +85,7 @@ class Ledger:
         self._file: LedgerFile | None = None
         self._ready = False
         self._look_at_s = 0.0
+        self._upkeep_at_s = 0.0
         self._shrinks = False
 
     # From the event loop
@@ -141,7 +145,6 @@ class Ledger:
             last = self._closing.is_set()
             try:
                 self._work(last)
-                self._mended()
                 pause_s = COMMIT_S
             except (sqlite3.Error, OSError) as error:
                 self._failed(error)
@@ -154,12 +157,9 @@ class Ledger:
     def _work(self, last: bool) -> None:
         file = self._opened()
         self._write(file)
-        if last:
-            return
-        if self._keep_days:
-            self._fold(file)
-        if time.monotonic() >= self._look_at_s:
-            self._look(file)
+        self._mended()
+        if not last and time.monotonic() >= self._upkeep_at_s:
+            self._keep_up(file)
 
     def _opened(self) -> LedgerFile:
         if self._file is not None and not self._file.is_there:
@@ -196,6 +196,26 @@ class Ledger:
                 oldest_s = min((row.at_s for _, row in batch), default=None) if was.oldest_s is None else was.oldest_s
                 self._state = replace(was, rows=was.rows + new, size_bytes=file.size_bytes, oldest_s=oldest_s)
 
+    def _keep_up(self, file: LedgerFile) -> None:
+        """What no row waits for. A failure that is no damage is said, and what failed is tried again later."""
+        failed = ""
+        try:
+            if file.others_wrote() or self._months.month != Month.of(self._now()):  # the clock may have been set
+                self._read_sums(file)
+            if self._keep_days:
+                self._fold(file)
+            if time.monotonic() >= self._look_at_s:
+                self._look(file)
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.Error) and is_damage(error):
+                raise
+            failed = _said(error)
+            self._upkeep_at_s = time.monotonic() + UPKEEP_RETRY_S
+        with self._lock:
+            was, self._state = self._state.upkeep_error, replace(self._state, upkeep_error=failed)
+        if failed and failed != was:
+            self._log.warning("ledger.upkeep", path=str(self.path), error=failed)
+
     def _fold(self, file: LedgerFile) -> None:
         """One small step; the next one after the next commit."""
         today = self._now() // DAY_S * DAY_S
@@ -213,9 +233,9 @@ class Ledger:
         until_s = self._now()
         since_s = until_s - LOOK_BACK_S
         try:
-            busy = measure(
-                self._slowly(file, intervals(self.path, since_s, until_s)), since_s, until_s, self._streams()
-            )
+            offset_s = day_offset_s(hours(self.path, since_s, until_s))
+            served = self._slowly(file, intervals(self.path, since_s, until_s))
+            busy = measure(served, since_s, until_s, self._streams(), offset_s)
         except MoeError as error:
             if isinstance(error.__cause__, sqlite3.Error):
                 raise error.__cause__ from None
@@ -249,10 +269,12 @@ class Ledger:
             )
 
     def _failed(self, error: sqlite3.Error | OSError) -> None:
-        said = "the disk is full" if _is_full(error) else str(error) or type(error).__name__
+        said = _said(error)
         file = self._file
         if file is None or not isinstance(error, sqlite3.Error) or not is_damage(error):
             self._say(said)
+            if getattr(error, "sqlite_errorcode", None) not in _MENDED_BY_WAITING:
+                self._let_go()  # one that was opened for reading only stays so, whatever becomes of the file
             return
         self._file = None
         try:
@@ -274,6 +296,12 @@ class Ledger:
             was, self._state = self._state.error, replace(self._state, error="")
         if was:
             self._log.info("ledger.mended", path=str(self.path), lost=self._lost)
+
+
+def _said(error: sqlite3.Error | OSError) -> str:
+    if _is_full(error):
+        return "the disk is full"
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
 
 
 def _is_full(error: sqlite3.Error | OSError) -> bool:

@@ -29,23 +29,22 @@ from gateway.pages.admin_actions import STALE, AdminActions
 from gateway.pages.assets import static_files, templates
 from gateway.pages.dispatch import Table, page_routes, peer
 from gateway.pages.forms import read_form
-from gateway.pages.sessions import LIFETIME_S, FailureBrake, csrf, csrf_good, issue, read
+from gateway.pages.latest import Latest
+from gateway.pages.live import FormValue, LivePart
+from gateway.pages.sessions import LIFETIME_S, Ended, FailureBrake, csrf, csrf_good, issue, read
 from gateway.seats import Admin, AdminBook, AdminName, Denied
-from gateway.snapshot import GatewaySnapshot
-from gateway.state import BoxState, Severity
-from gateway.status.compose import view
-from gateway.status.views import StatusView
+from gateway.state import Severity
 
 COOKIE = "moe_admin"
 
 
 @dataclass(frozen=True, slots=True)
 class AdminPages:
-    """What the page needs of the gateway. `secret`: 32 bytes or more that sign the cookies; `actions`: what its buttons
-    do; `secure`: whether a request came over https; `now` and `monotonic` are the clocks, seconds."""
+    """What the page needs of the gateway. `latest`: how the box is; `secret`: 32 bytes or more that sign the cookies;
+    `actions`: what its buttons do; `secure`: whether a request came over https; `now` and `monotonic` are the clocks,
+    seconds."""
 
-    box: Callable[[], BoxState]
-    snapshot: Callable[[], GatewaySnapshot]
+    latest: Latest
     admins: Callable[[], AdminBook]
     log: Log
     events: Events
@@ -58,15 +57,17 @@ class AdminPages:
 
 def admin_routes(pages: AdminPages) -> list[BaseRoute]:
     """The routes of /admin and everything below it."""
-    return page_routes("/admin", _AdminAnswers(pages).table, lambda: pages.box().public_url)
+    return page_routes("/admin", _AdminAnswers(pages).table, lambda: pages.latest.view().public_url)
 
 
 class _AdminAnswers:
     def __init__(self, pages: AdminPages) -> None:
         self._pages = pages
         self._brake = FailureBrake()
+        self._ended = Ended()
         self._assets = static_files()
         self._templates = templates(self._assets)
+        self._live = LivePart(self._templates)
         self.table: Table = {
             "/admin": {"GET": self._page},
             "/admin/": {"GET": self._to_page},
@@ -88,10 +89,10 @@ class _AdminAnswers:
         return asked.name if isinstance(asked, Admin) else asked
 
     def _session(self, request: Request) -> AdminName | None:
-        return read(self._pages.secret, request.cookies.get(COOKIE, ""), self._pages.admins(), self._pages.now())
-
-    def _view(self) -> StatusView:
-        return view(self._pages.box(), self._pages.snapshot(), self._pages.now())
+        cookie = request.cookies.get(COOKIE, "")
+        if cookie in self._ended:
+            return None
+        return read(self._pages.secret, cookie, self._pages.admins(), self._pages.now())
 
     # Pages
 
@@ -101,7 +102,9 @@ class _AdminAnswers:
             if "authorization" in request.headers:
                 return _denied(who)
             return self._login_page(200, "")
-        return self._html(200, "page.html", view=self._view(), admin=who, csrf=self._csrf(request))
+        now, value = self._pages.latest.view(), self._form_value(request)
+        live, logout = self._live.html(now, value), value("logout", "")
+        return self._html(200, "page.html", view=now, live=live, admin=who, logout=logout)
 
     async def _to_page(self, request: Request) -> Response:
         return RedirectResponse("/admin", 303)
@@ -110,13 +113,14 @@ class _AdminAnswers:
         who = self._who(request)
         if isinstance(who, Denied):
             return _denied(who)
-        return self._html(200, "fragment.html", view=self._view(), csrf=self._csrf(request))
+        live = self._live.html(self._pages.latest.view(), self._form_value(request))
+        return Response(live, media_type="text/html")
 
     async def _json(self, request: Request) -> Response:
         who = self._who(request)
         if isinstance(who, Denied):
             return _denied(who)
-        return Response(self._view().model_dump_json(), media_type="application/json")
+        return Response(self._pages.latest.look().model_dump_json(), media_type="application/json")
 
     async def _static(self, request: Request) -> Response:
         asset = self._assets[request.scope["path"].removeprefix("/admin/static/")]
@@ -131,7 +135,9 @@ class _AdminAnswers:
         if isinstance(who, Denied):
             return _denied(who)
         cookie = request.cookies.get(COOKIE, "") if self._session(request) is not None else None
-        return await self._pages.actions.answer(request, who, cookie, self._said_page)
+        answer = await self._pages.actions.answer(request, who, cookie, self._said_page)
+        self._pages.latest.look()
+        return answer
 
     def _said_page(self, status: int, said: str) -> Response:
         return self._html(status, "said.html", said=said)
@@ -139,10 +145,9 @@ class _AdminAnswers:
     def _is_ours(self, request: Request, form: Mapping[str, str], action: str) -> bool:
         return csrf_good(self._pages.secret, request.cookies.get(COOKIE, ""), action, "", form.get("csrf", ""))
 
-    def _csrf(self, request: Request) -> Callable[..., str]:
-        """For the forms of a page: (action, target="") -> the value of their hidden field `csrf`."""
-        cookie = request.cookies.get(COOKIE, "")
-        return partial(csrf, self._pages.secret, cookie)
+    def _form_value(self, request: Request) -> FormValue:
+        """For the hidden field `csrf` of each form."""
+        return partial(csrf, self._pages.secret, request.cookies.get(COOKIE, ""))
 
     # Login
 
@@ -164,6 +169,7 @@ class _AdminAnswers:
         self._pages.events.note("admin.login", Severity.INFO, f"admin {found.name} logged in", found.name)
         response: Response = RedirectResponse("/admin", 303)
         cookie = issue(self._pages.secret, found.name, book, now_s)
+        self._ended.begin(cookie)
         self._set_cookie(request, response, cookie, LIFETIME_S)
         return response
 
@@ -180,8 +186,10 @@ class _AdminAnswers:
 
     async def _logout(self, request: Request) -> Response:
         form = await _form(request)
-        if self._session(request) is not None and not self._is_ours(request, form, "logout"):
-            return self._said_page(403, STALE)
+        if self._session(request) is not None:
+            if not self._is_ours(request, form, "logout"):
+                return self._said_page(403, STALE)
+            self._ended.end(request.cookies[COOKIE], self._pages.now())
         response = RedirectResponse("/admin", 303)
         self._set_cookie(request, response, "", 0)
         return response

@@ -4,13 +4,14 @@ Rules:
 - A seat key or its session opens this page and nothing else; an admin's token opens none of it. The session's cookie
   has a path, a label and a brake of its own.
 - Nothing of other seats is ever put into the view; see seat_view.py.
-- The ledger is asked in a thread, and at most once in USAGE_S for each seat; the box once in STATUS_S for all of them,
-  since every developer may leave the page open all day.
+- The ledger is asked in a thread, and at most once in USAGE_S for each seat, since every developer may leave the page
+  open all day.
 - A key is never logged, never in an address, and never shown again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -26,24 +27,24 @@ from gateway.logs import Log
 from gateway.pages.assets import static_files, templates
 from gateway.pages.dispatch import Table, page_routes, peer
 from gateway.pages.forms import read_form
+from gateway.pages.latest import Latest
 from gateway.pages.seat_view import SeatPageView, agent_views, periods, seat_view
-from gateway.pages.sessions import LIFETIME_S, FailureBrake, csrf, csrf_good, issue_seat, read_seat
+from gateway.pages.sessions import LIFETIME_S, Ended, FailureBrake, csrf, csrf_good, issue_seat, read_seat
 from gateway.seats import Denied, Seat, SeatBook, SeatName
-from gateway.status.views import StatusView
 
 COOKIE = "moe_seat"
 USAGE_S = 20.0
-STATUS_S = 1.0
 _LOGOUT = "seat-logout"
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
 class SeatPages:
-    """What the page needs of the gateway. `usage`: what a seat used since each of some times (wall clock), None when
-    no ledger can be read. `secret` and `secure` as for AdminPages; `now` and `monotonic` are the clocks, seconds."""
+    """What the page needs of the gateway. `latest`: how the box is; `usage`: what a seat used since each of some times
+    (wall clock), None when no ledger can be read. `secret` and `secure` as for AdminPages; `now` and `monotonic` are
+    the clocks, seconds."""
 
-    status: Callable[[], StatusView]
+    latest: Latest
     seats: Callable[[], SeatBook]
     usage: Callable[[str, tuple[float, ...]], Awaitable[tuple[Usage, ...] | None]]
     log: Log
@@ -63,9 +64,9 @@ class _SeatAnswers:
     def __init__(self, pages: SeatPages) -> None:
         self._pages = pages
         self._brake = FailureBrake()
+        self._ended = Ended()
         self._templates = templates(static_files())
-        self._status_at: tuple[float, StatusView] | None = None
-        self._usage: dict[SeatName, tuple[float, tuple[Usage, ...] | None]] = {}
+        self._usage: dict[SeatName, tuple[float, asyncio.Future[tuple[Usage, ...] | None]]] = {}
         self.table: Table = {
             "/seat": {"GET": self._page},
             "/seat/": {"GET": self._to_page},
@@ -77,12 +78,14 @@ class _SeatAnswers:
 
     def public_url(self) -> str:
         """The box's address, as it is configured."""
-        return self._status().public_url
+        return self._pages.latest.view().public_url
 
     # Who asks
 
     def _session(self, request: Request) -> SeatName | None:
         cookie = request.cookies.get(COOKIE, "")
+        if cookie in self._ended:
+            return None
         return read_seat(self._pages.secret, cookie, self._pages.seats(), self._pages.now())
 
     def _who(self, request: Request) -> SeatName | Denied:
@@ -103,7 +106,7 @@ class _SeatAnswers:
             200,
             "seat.html",
             view=await self._view(seat),
-            agents=agent_views(self._url(request), self._status(), seat),
+            agents=agent_views(self._url(request), self._pages.latest.view(), seat),
             logout=csrf(self._pages.secret, cookie, _LOGOUT),
         )
 
@@ -124,26 +127,22 @@ class _SeatAnswers:
 
     async def _view(self, seat: SeatName) -> SeatPageView:
         usage = await self._used(seat)
-        return seat_view(self._status(), seat, usage)
-
-    def _status(self) -> StatusView:
-        now_s = self._pages.monotonic()
-        if self._status_at is None or now_s - self._status_at[0] >= STATUS_S:
-            self._status_at = now_s, self._pages.status()
-        return self._status_at[1]
+        return seat_view(self._pages.latest.view(), seat, usage)
 
     async def _used(self, seat: SeatName) -> tuple[Usage, ...] | None:
-        at_s, found = self._usage.get(seat, (float("-inf"), None))
-        if self._pages.monotonic() - at_s >= USAGE_S:
-            found = await self._pages.usage(seat, tuple(begin for _, begin in periods(self._pages.now())))
-            self._usage[seat] = self._pages.monotonic(), found
-        return found
+        """Whoever asks while the ledger is being read waits for the same answer."""
+        now_s, asked = self._pages.monotonic(), self._usage.get(seat)
+        if asked is None or now_s - asked[0] >= USAGE_S:
+            begins_s = tuple(begin for _, begin in periods(self._pages.now()))
+            asked = now_s, asyncio.ensure_future(self._pages.usage(seat, begins_s))
+            self._usage[seat] = asked
+        return await asyncio.shield(asked[1])  # who leaves does not end it for the others
 
     def _url(self, request: Request) -> str:
         """The address by which this browser reached the box: agents on the same machine reach it there too."""
         host = request.headers.get("host", "")
         if _HOST.fullmatch(host) is None:
-            return self._status().public_url.rstrip("/")
+            return self._pages.latest.view().public_url.rstrip("/")
         return f"{'https' if self._pages.secure(request) else 'http'}://{host}"
 
     # Login
@@ -161,7 +160,9 @@ class _SeatAnswers:
             return self._login_failed(request, key, found)
         self._pages.log.info("seat.login", seat=found.name, peer=peer(request))
         response: Response = RedirectResponse("/seat", 303)
-        self._set_cookie(request, response, issue_seat(self._pages.secret, found.name, book, now_s), LIFETIME_S)
+        cookie = issue_seat(self._pages.secret, found.name, book, now_s)
+        self._ended.begin(cookie)
+        self._set_cookie(request, response, cookie, LIFETIME_S)
         return response
 
     def _login_failed(self, request: Request, key: str, found: Denied) -> Response:
@@ -182,8 +183,10 @@ class _SeatAnswers:
             form = {}
         cookie = request.cookies.get(COOKIE, "")
         good = csrf_good(self._pages.secret, cookie, _LOGOUT, "", form.get("csrf", ""))
-        if self._session(request) is not None and not good:
-            return self._login_page(403, "This form is not of your session. Open /seat again and log out there.")
+        if self._session(request) is not None:
+            if not good:
+                return self._login_page(403, "This form is not of your session. Open /seat again and log out there.")
+            self._ended.end(cookie, self._pages.now())
         response = RedirectResponse("/seat", 303)
         self._set_cookie(request, response, "", 0)
         return response

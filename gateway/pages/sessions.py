@@ -8,6 +8,7 @@ Rules:
   rotated token changes what the MAC must be, and with it every session of that admin ends.
 - A session ends with its time, with its admin (removed, disabled, expired), with the token, and with `secret`.
 - The same holds for a seat and its key; the MACs of the two have different labels, so that neither cookie is the other.
+- Logging out ends the session here too, not only in that browser: see Ended.
 - Nothing in a cookie is believed before the MAC was compared, in constant time.
 - A form that changes something carries `csrf(...)` of its session, action and target: no other site, no other session
   and no other form can know it. It is good for as long as the session.
@@ -114,6 +115,28 @@ def _unpacked(text: str) -> str:
     except ValueError:
         return ""
     return name if _packed(name) == text else ""
+
+
+class Ended:
+    """Sessions that were logged out before their time, so that a copied cookie is good for nothing any more. A gateway
+    that starts anew has forgotten them; what ends a session for good is another token."""
+
+    __slots__ = ("_until_s",)
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}
+
+    def end(self, cookie: str, now_s: float) -> None:
+        """A good session of ours is over at `now_s`, wall-clock seconds; kept until its own time is."""
+        self._until_s = {kept: until_s for kept, until_s in self._until_s.items() if until_s > now_s}
+        self._until_s[cookie] = now_s + LIFETIME_S
+
+    def begin(self, cookie: str) -> None:
+        """Whoever logs in twice in one second gets the same cookie twice."""
+        self._until_s.pop(cookie, None)
+
+    def __contains__(self, cookie: str) -> bool:
+        return cookie in self._until_s
 
 
 class FailureBrake:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gateway.ledger.rows import Usage
 from gateway.observe import snapshot
 from gateway.pages.admin import AdminPages, admin_routes
 from gateway.pages.admin_actions import AdminActions
+from gateway.pages.latest import Latest
 from gateway.pages.seat import SeatPages, seat_routes
 from gateway.status.compose import view
 
@@ -35,9 +37,9 @@ def routes(core: Core) -> list[BaseRoute]:
         )
 
     secret = cookie_secret(core.settings.state_dir / "cookie.secret")
+    latest = Latest(lambda: view(core.box, snapshot(core), core.now()), time.monotonic)
     operator = AdminPages(
-        box=lambda: core.box,
-        snapshot=lambda: snapshot(core),
+        latest=latest,
         admins=lambda: core.admins.value,
         log=core.log,
         events=core.events,
@@ -46,7 +48,7 @@ def routes(core: Core) -> list[BaseRoute]:
         secure=secure,
     )
     seat = SeatPages(
-        status=lambda: view(core.box, snapshot(core), core.now()),
+        latest=latest,
         seats=lambda: core.seats.value,
         usage=partial(_used, core),
         log=core.log,

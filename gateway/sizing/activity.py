@@ -4,8 +4,10 @@ What is measured: the share of working time in which exactly k streams were want
 for as long as it then ran, as if it had not had to wait; so the figures compare with the binomial of capacity.py, and
 what people felt is `waited_share`.
 
-- Working time of a local day with requests is WORKING_DAY_S, or the time from its first request to its last where that
-  is longer. Hours picked by their activity would make every team look busy.
+- A day begins where the team is quietest (day_offset_s): cut at a midnight that is not the team's, one working day
+  would count as two, and the night between them as work.
+- Working time of a day with requests is WORKING_DAY_S, or the time from its first request to its last where that is
+  longer. Hours picked by their activity would make every team look busy.
 - Each request counts: a seat with two subagents wants two streams. `duty_share` is the streams that one seat wants on
   average and may be above 1.
 - Not seen is what was refused or left the line before its turn, and the turns that somebody who waits does not make:
@@ -16,10 +18,10 @@ what people felt is `waited_share`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import inf, isfinite
+from math import atan2, cos, inf, isfinite, pi, sin
 
 from gateway.ledger.rows import Activity, Served
 
@@ -36,28 +38,37 @@ _DAY_S = 86_400
 
 
 def measure(
-    served: Iterable[Served], since_s: float, until_s: float, streams: int, tz_offset_s: int = 0
+    served: Iterable[Served], since_s: float, until_s: float, streams: int, offset_s: int = 0
 ) -> Activity | None:
     """What requests say of the time from `since_s` to `until_s`; None when no stream was wanted in it.
 
     `served`: in the order of arrival, taken one by one, so that whoever yields them may pause; memory is for those that
     overlap, and a few numbers a day. What lies outside that time is cut off. One that ends before it begins (the clock
-    was set) is left out; one out of order begins where the sweep is. `tz_offset_s`: local time less UTC.
+    was set) is left out; one out of order begins where the sweep is. `offset_s`: how long before midnight UTC
+    the days begin.
     """
-    sweep = _Sweep(since_s, until_s, tz_offset_s)
+    sweep = _Sweep(since_s, until_s, offset_s)
     for request in served:
         sweep.take(request)
     return sweep.activity(streams)
 
 
+def day_offset_s(turns: Sequence[int]) -> int:
+    """Where the days of a team begin, as `measure` takes it: twelve hours from the middle of its work. `turns`: how
+    many came in each hour of the day, UTC. The box's own zone says nothing: most servers have none."""
+    hour = 2 * pi / len(turns)
+    middle = atan2(*(sum(n * part((h + 0.5) * hour) for h, n in enumerate(turns)) for part in (sin, cos)))
+    return round((0.5 - middle / (2 * pi)) * _DAY_S)
+
+
 @dataclass(slots=True)
 class _Sweep:
     """Goes through time once. `held_s[k]`: seconds in which exactly k were wanted; `days`: first and last second wanted
-    of each local day; `ends`: a heap."""
+    of each day; `ends`: a heap."""
 
     since_s: float
     until_s: float
-    tz_offset_s: int
+    offset_s: int
     held_s: list[float] = field(default_factory=lambda: [0.0])
     days: dict[int, tuple[float, float]] = field(default_factory=dict)
     seats: set[str] = field(default_factory=set)
@@ -120,16 +131,16 @@ class _Sweep:
         self.at_s = max(self.at_s, until_s)
 
     def _mark_days(self, start: float, end: float) -> None:
-        day = int((start + self.tz_offset_s) // _DAY_S)
+        day = int((start + self.offset_s) // _DAY_S)
         while start < end:
-            stop = min(end, (day + 1) * _DAY_S - self.tz_offset_s)
+            stop = min(end, (day + 1) * _DAY_S - self.offset_s)
             first, last = self.days.get(day, (start, stop))
             self.days[day] = (min(first, start), max(last, stop))
             start, day = stop, day + 1
 
     def _working_s(self, day: int) -> float:
         """A day that is only partly looked at has no more working time than that part."""
-        begins_s = day * _DAY_S - self.tz_offset_s
+        begins_s = day * _DAY_S - self.offset_s
         there_s = min(begins_s + _DAY_S, self.until_s) - max(begins_s, self.since_s)
         first, last = self.days[day]
         return max(last - first, min(WORKING_DAY_S, there_s))

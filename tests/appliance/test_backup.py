@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import os
+import sqlite3
 import stat
 import tarfile
 import time
@@ -23,6 +25,7 @@ from appliance.cli import backup
 from appliance.cli.box import Box
 from appliance.errors import AlreadyRunning, MoeError
 from appliance.files import FolderLock
+from appliance.restore import restore
 from gateway.keys import digest_of
 from gateway.ledger import reading
 from gateway.ledger.writing import NAME
@@ -335,6 +338,76 @@ def test_an_archive_that_is_not_right_is_refused_before_anything_is_touched(
     assert caught.value.remedy
     bad.unlink()
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.GNUTYPE_SPARSE],
+)
+def test_a_header_that_would_fill_the_memory_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo(MANIFEST)
+    info.type, info.size = kind, 2**40
+    with gzip.open(tmp_path / "bomb", "wb") as bomb:
+        bomb.write(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(MoeError, match="headers that no backup has"):
+        run(made(tmp_path), "restore", str(tmp_path / "bomb"))
+
+
+def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused_unread(
+    archive: Path, tmp_path: Path
+) -> None:
+    def huge(manifest: dict[str, Any], members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+        next(member for member in manifest["members"] if member["name"] == LEDGER)["bytes"] = 2**55
+
+    with pytest.raises(MoeError, match=r"holds 360287970189\d+ bytes, more than") as caught:
+        run(Box(tmp_path / "appliance.toml", {}), "restore", str(forged(archive, tmp_path / "bomb", huge)))
+    assert "TMPDIR=" in (caught.value.remedy or "")
+
+
+def test_a_copy_of_the_ledger_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = made(tmp_path)
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def small(path: Any, **words: Any) -> sqlite3.Connection:
+        db = connect(path, **words)
+        if ".moe-backup-" in str(path):
+            db.execute("PRAGMA max_page_count = 1")
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    with pytest.raises(MoeError, match=r"b\.tar\.gz cannot be written: No space left") as caught:
+        run(box, "backup", str(tmp_path / "b.tar.gz"))
+    assert caught.value.remedy == f"df -h {tmp_path}"
+    assert not [path for path in tmp_path.iterdir() if "backup" in path.name or path.name == "b.tar.gz"]
+
+
+def test_a_backup_needs_no_file_system_that_has_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(*names: Any, **words: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_link)
+    assert run(made(tmp_path), "backup", str(tmp_path / "b.tar.gz")).exit_code == 0
+    assert stat.S_IMODE((tmp_path / "b.tar.gz").stat().st_mode) == 0o600
+
+
+def test_a_restore_that_is_interrupted_in_the_middle_is_undone(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "new"
+    home.mkdir()
+    box, rename, count = made(home), Path.rename, [0]
+    before = tree(home)
+
+    def interrupted(self: Path, target: Path) -> Path:
+        count[0] += 1
+        if count[0] == 6:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        restore(archive, home / "appliance.toml", lambda: (box.config, box.paths), {})
+    assert tree(home) == before
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive", b"\x1f\x8b" + b"x" * 50])

@@ -40,19 +40,23 @@ def test_what_follows_from_a_finding_is_under_it(tmp_path: Path, monkeypatch: py
     effect = finding("gpu.count", Severity.FAIL, depends_on="gpu.lost", remedy="first\nsecond")
     code, said = checked(tmp_path, monkeypatch, [effect, finding("gpu.lost", Severity.FAIL)])
     assert code == 78
-    assert said.splitlines()[-5:] == [
-        "fail: title of gpu.lost: this; wanted: that",
-        "  remedy: do so",
-        "    fail: title of gpu.count: this; wanted: that",
-        "      remedy: first",
-        "      second",
+    assert said.splitlines()[-9:] == [
+        "fail title of gpu.lost  gpu.lost",
+        "     this",
+        "     wanted: that",
+        "     do so",
+        "     fail title of gpu.count  gpu.count",
+        "          this",
+        "          wanted: that",
+        "          first",
+        "          second",
     ]
 
 
 def test_a_forced_failure_is_shown_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = checked(tmp_path, monkeypatch, [finding("mig.off", Severity.WARN, forced="we know")])
     assert code == 0
-    assert "  forced: we know\n" in said
+    assert "     forced: we know\n" in said
 
 
 def test_words_of_others_are_shown_as_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from appliance.cli import events, operator
+from appliance.cli.box import Box
 from appliance.errors import MoeError, NotRunning
 from gateway.state import Event, Severity
 
@@ -27,11 +28,15 @@ class FakeBox:
     answers: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     gateway_runs: bool = True
+    daemon_runs: bool = True
+    environ: dict[str, str] = field(default_factory=dict)
     state_dir: Path = Path("/nonexistent")
 
     @property
     def paths(self) -> FakeBox:
         return self
+
+    asker = Box.asker
 
     def gateway(self, method: str, path: str) -> httpx.Response:
         if not self.gateway_runs:
@@ -39,6 +44,8 @@ class FakeBox:
         return self._answer("gateway", method, path)
 
     def daemon(self, method: str, path: str) -> httpx.Response:
+        if not self.daemon_runs:
+            raise NotRunning("no appliance answers", "moe-appliance run")
         return self._answer("daemon", method, path)
 
     def _answer(self, who: str, method: str, path: str) -> httpx.Response:
@@ -53,7 +60,8 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run() -> Run:
     app, seats = typer.Typer(), typer.Typer()
-    operator.register(app, seats)
+    operator.register(app)
+    operator.register_seats(seats)
     events.register(app)
     app.add_typer(seats, name="seats")
 
@@ -73,23 +81,54 @@ def run() -> Run:
         (("seats", "on", "ana"), "/enable-seat?seat=ana"),
         (("restart",), "/restart-engine"),
         (("start-engine",), "/start-engine"),
+        (("stop",), "/stop"),
     ],
 )
-def test_each_verb_asks_the_gateway_and_prints_its_words(
-    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], asked: str
-) -> None:
-    monkeypatch.delenv("SUDO_USER", raising=False)
+def test_each_verb_asks_the_running_box_and_prints_its_words(run: Run, words: tuple[str, ...], asked: str) -> None:
     box = FakeBox()
     done = run(box, *words)
     assert (done.exit_code, done.output) == (0, "done so\n")
-    assert box.asked == [f"gateway POST {asked}"]
+    assert box.asked == [f"{'daemon' if asked == '/stop' else 'gateway'} POST {asked}"]
 
 
-def test_under_sudo_the_person_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUDO_USER", "carla")
-    box = FakeBox()
-    run(box, "seats", "off", "a&b")
-    assert box.asked == ["gateway POST /disable-seat?who=carla&seat=a%26b"]
+def test_under_sudo_the_person_is_named_also_to_the_daemon(run: Run) -> None:
+    box = FakeBox(environ={"SUDO_USER": "carla"})
+    for words in (("seats", "off", "a&b"), ("reload",), ("stop",)):
+        run(box, *words)
+    box.gateway_runs = False
+    run(box, "restart")
+    assert box.asked == [
+        "gateway POST /disable-seat?who=carla&seat=a%26b",
+        "gateway POST /reload?who=carla",
+        "daemon POST /stop?who=carla",
+        "daemon POST /restart?who=carla",
+    ]
+
+
+def test_a_reload_says_how_many_seats_there_are_or_what_is_broken(run: Run) -> None:
+    assert run(FakeBox({"/reload": (200, {"reloaded": True, "seats": 1})}), "reload").output == "reloaded: 1 seat\n"
+    done = run(FakeBox({"/reload": (422, {"reloaded": False, "errors": ["line 3"]})}), "reload")
+    assert isinstance(done.exception, MoeError)
+    assert done.exception.message.endswith("stay in use:\nline 3")
+
+
+@pytest.mark.parametrize("verb", ["drain", "reload"])
+def test_a_gateway_that_does_not_answer_is_no_box_that_does_not_run(run: Run, verb: str) -> None:
+    away = run(FakeBox(gateway_runs=False), verb).exception
+    assert isinstance(away, MoeError)
+    assert not isinstance(away, NotRunning)
+    assert "the daemon runs" in away.message
+    assert isinstance(run(FakeBox(gateway_runs=False, daemon_runs=False), verb).exception, NotRunning)
+
+
+@pytest.mark.parametrize("verb", ["drain", "reload", "stop", "restart"])
+def test_an_answer_of_another_version_is_an_error_and_no_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(FakeBox, "_answer", lambda *_: httpx.Response(404, text="Not Found"))
+    done = run(FakeBox(), verb)
+    assert isinstance(done.exception, MoeError)
+    assert "answered 404" in done.exception.message
 
 
 def test_what_was_not_done_is_an_error_with_the_reason(run: Run) -> None:
@@ -103,7 +142,6 @@ def test_the_engine_is_restarted_by_the_daemon_when_no_gateway_answers(run: Run)
     assert run(box, "restart").exit_code == 0
     assert run(box, "start-engine").exit_code == 0
     assert box.asked == ["daemon POST /restart", "daemon POST /start-engine"]
-    assert isinstance(run(box, "drain").exception, NotRunning)
 
 
 # Events
@@ -145,6 +183,27 @@ def test_following_shows_each_event_once(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(events.time, "sleep", look_again)
     shown = run(box, "events", "--follow", "--json").output
     assert [json.loads(line)["id"] for line in shown.splitlines()] == ["e0", "e1", "e2"]
+
+
+def test_following_goes_on_while_the_gateway_is_replaced_and_there_is_no_ledger(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [event("before", events.time.time())]
+    box = FakeBox({"/events": (200, {"events": told})})
+    looks = iter([False, False, True])
+
+    def look_again(_: float) -> None:
+        box.gateway_runs = next(looks)
+        if box.gateway_runs:
+            told.append(event("after", events.time.time()))
+            monkeypatch.setattr(events.time, "sleep", stop)
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(events.time, "sleep", look_again)
+    shown = run(box, "events", "--follow", "--json").output
+    assert [json.loads(line)["id"] for line in shown.splitlines()] == ["before", "after"]
 
 
 @pytest.mark.parametrize("since", ["", "5", "-1h", "1y", "1.5h", "999999d"])

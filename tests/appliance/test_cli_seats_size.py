@@ -213,7 +213,7 @@ class TestLedger:
             assert path.name == "ledger.db"
             yield from (row for row in rows if since_s <= row.arrived_s < until_s)
 
-        def usage(path: Path, since_s: float, until_s: float, seat: str | None) -> list[Usage]:
+        def usage(path: Path, since_s: float, until_s: float) -> list[Usage]:
             names = sorted({row.seat for row in rows})
             each = len(rows) // max(1, len(names))
             return [
@@ -221,8 +221,13 @@ class TestLedger:
                 for name in names
             ]
 
+        def hours(path: Path, since_s: float, until_s: float) -> tuple[int, ...]:
+            found = [int(row.arrived_s // 3600 % 24) for row in rows]
+            return tuple(found.count(hour) for hour in range(24))
+
         monkeypatch.setattr(reading, "intervals", intervals)
         monkeypatch.setattr(reading, "usage", usage)
+        monkeypatch.setattr(reading, "hours", hours)
         for day in range(10, 0, -1):
             for turn in range(120):
                 at = midnight - day * DAY + 9 * 3600 + turn * 120

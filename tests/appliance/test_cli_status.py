@@ -8,12 +8,15 @@ import json
 import pytest
 from rich.console import Console
 
+from appliance.cli import status_live
 from appliance.cli.show import WATCH_S, again_and_again
 from appliance.cli.status import render, status
 from appliance.errors import MoeError, NotRunning
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase, Severity
 from gateway.status.compose import view
+from gateway.status.figures import Figure
+from gateway.status.live import SparkView
 from gateway.status.views import StatusView
 from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, lively, seat, stream
 
@@ -186,3 +189,13 @@ def test_watching_on_a_terminal_draws_in_place_and_gives_the_screen_back() -> No
 def test_a_box_that_never_ran_ends_watching_with_its_error() -> None:
     with pytest.raises(NotRunning):
         watched([NotRunning("no appliance answers at /run/x", "start it")])
+
+
+def test_a_thinned_sparkline_keeps_the_most_streams_and_the_slowest_pace() -> None:
+    quiet_but_for_one = tuple(1.0 if at == 40 else 0.25 for at in range(80))
+    fast_but_for_one = tuple(0.0 if at == 40 else 1.0 for at in range(80))
+    spark = SparkView(
+        id="streams", label="", now=Figure(), points=quiet_but_for_one, mark=None, mark_label="", top=Figure(), said=""
+    )
+    slowest = spark.model_copy(update={"id": "slowest", "points": fast_but_for_one})
+    assert (status_live._line(spark).count("█"), status_live._line(slowest).count("▁")) == (1, 1)

@@ -108,8 +108,25 @@ def test_months_are_for_ever(box: Box) -> None:
     assert [line.split()[0] for line in table] == ["month", "2026-10", "2026-11"]
     [head, first, *_] = list(csv.reader(io.StringIO(run(box, "--monthly --csv").stdout)))
     assert dict(zip(head, first, strict=True))["month"] == "2025-10"
-    assert "2026-11-20 on" in run(box, "--since 2026-01-01").stdout, "what is folded is elsewhere"
+    assert "2026-11-20 on" in run(box, "--since 2026-01-01").stdout, "what is folded is there by whole months"
     assert "kept from" not in run(box, "--since 0d").stdout
+
+
+def test_a_day_that_is_far_ahead_has_no_requests(box: Box) -> None:
+    ledger(box, {})
+    assert run(box, "--since 9999-12-31").stdout == "no requests in that time\n"
+    assert json.loads(run(box, "--json --since 0001-01-01").stdout)["total"]["requests"] == 1
+
+
+def test_this_month_is_whole_also_when_days_of_it_are_folded(box: Box) -> None:
+    days = [{"at_s": NOW_S - 1 - day * DAY_S} for day in range(15)]
+    ledger(box, *days, keep_days=2)
+    shown = json.loads(run(box, "--json").stdout)
+    assert (shown["total"]["requests"], shown["total"]["completion_tokens"]) == (15, 15 * 50)
+    assert len(run(box, "--csv").stdout.splitlines()) == 2
+    [month] = json.loads(run(box, "--monthly --json").stdout)["usage"]
+    assert month["requests"] == 15, "every way of asking says the same"
+    assert "kept from 2026-11-19 on" in run(box).stdout, "the clock of the test is at noon"
 
 
 def test_without_a_ledger_it_says_so(box: Box) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import threading
 import time
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 
 from appliance.cli import doctor_bundle as bundle
 from appliance.cli.box import Box
-from appliance.cli.doctor_bundle import Part, collect, write
+from appliance.cli.doctor_bundle import Part, at_once, collect, write
 from appliance.errors import MoeError, NotRunning
 from appliance.keyedit import add_admin, add_seat
 from appliance.redact import MASK
+from gateway.ledger.rows import Usage
+from gateway.overlay import Changed, Mode, Overlay
 
 NOW_S = 1_800_000_000.0
 PARTS = [Part("a.txt", "text\ud83d"), Part("proc/meminfo", "MemTotal\n")]
@@ -58,6 +61,54 @@ def test_a_bundle_is_its_owners_alone_and_never_written_over_a_file(tmp_path: Pa
             write(PARTS, taken, NOW_S)
     assert path.read_bytes() == before
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_half_a_bundle_on_a_full_disk_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    with pytest.raises(MoeError, match="No space left"):
+        write(PARTS, tmp_path / "bundle.tar.gz", NOW_S)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_hangs_costs_the_limit_once_and_the_rest_is_there() -> None:
+    never = threading.Event()
+
+    def hang(name: str) -> Part:
+        never.wait(20)
+        return Part(name, "late")
+
+    started_s = time.monotonic()
+    hung, there, hung_too = at_once(
+        {"a": lambda: hang("a"), "b": lambda: Part("b", "text"), "c": lambda: hang("c")}, 0.3
+    )
+    never.set()
+    assert time.monotonic() - started_s < 5
+    assert (hung.there, hung_too.there) == (False, False)
+    assert "no answer within 0.3 s" in hung.text
+    assert there == Part("b", "text")
+
+
+def test_names_go_although_the_file_of_seats_is_broken_and_of_those_who_have_left(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_seat(box.seats_file, "carla")
+    box.seats_file.write_text(box.seats_file.read_text() + "[seats.dieter\nbroken")
+    (box.paths.state_dir / "seats.last-good.toml").write_text('[seats."emil"]\n')
+    (box.paths.state_dir / "overlay.json").write_text(
+        Overlay(mode=Mode.PAUSED, changed=Changed(by="fritz", at_s=1.0)).model_dump_json()
+    )
+    monkeypatch.setenv("SUDO_USER", "gerda")
+    monkeypatch.setattr(bundle.reading, "months", lambda _: [("2026-01", Usage("heinz"))])
+    monkeypatch.setattr(bundle, "kept", lambda *_: [])
+    said = "carla dieter emil fritz gerda heinz"
+    monkeypatch.setattr(bundle, "_program", lambda *_: said)
+    found = texts(collect(box, engine_log=False))
+    assert found["journal.txt"] == "seat-1 seat-2 seat-3 person-1 person-2 seat-4"
+    for name in said.split():
+        assert name not in "".join(found.values())
 
 
 def test_a_box_that_does_not_run_still_tells_what_it_can(box: Box) -> None:

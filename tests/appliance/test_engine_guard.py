@@ -248,6 +248,11 @@ def test_the_engine_starts_recorded_with_clean_signals_and_descriptors(start: St
     assert [run.line().split()[1] for _ in range(2)] == ["0" * 16] * 2
 
 
+def test_the_kernel_would_take_the_engine_first_and_it_dumps_no_core(start: Start) -> None:
+    run = start(*sh("cat /proc/self/oom_score_adj; ulimit -Sc; ulimit -Hc"))
+    assert [run.line() for _ in range(3)] == ["1000", "0", "0"]
+
+
 def test_a_record_of_a_later_run_is_left_alone(start: Start) -> None:
     run = start("sleep", "60")
     run.event()

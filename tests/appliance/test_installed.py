@@ -47,8 +47,9 @@ def test_a_daemon_that_did_not_come_with_the_package_keeps_its_own(base: Path, m
 
 
 @pytest.mark.parametrize("part", ["", "bin", "bin/python3"])
-def test_what_others_may_change_is_not_run(base: Path, part: str) -> None:
-    (base / "venvs/2-py3.11-1" / part).chmod(0o777)
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_what_others_may_change_is_not_run(base: Path, part: str, mode: int) -> None:
+    (base / "venvs/2-py3.11-1" / part).chmod(mode)
     with pytest.raises(MoeError, match="others than root"):
         interpreter()
 
@@ -87,7 +88,9 @@ async def test_settings_of_another_version_are_no_reason_against_it(tmp_path: Pa
         ("exit 3", "exit code 3"),
         ("echo nonsense", "nobody understands"),
         ("echo '[]'", "nobody understands"),
-        ("""echo '{"version": "2", "python": "2.7.18"}'""", "runs on Python 2.7.18"),
+        ("""echo '{"version": "2", "python": "2.7.18", "protocol": 1}'""", "runs on Python 2.7.18"),
+        ("""echo '{"version": "2", "python": "3.11.0"}'""", "nobody understands"),
+        ("""echo '{"version": "2", "python": "2.7.18", "protocol": 99}'""", "version 2 does not fit the daemon"),
         ("printf '\\033[2J' >&2; exit 1", "\\\\x1b"),
     ],
 )
@@ -96,6 +99,12 @@ async def test_one_that_cannot_is_refused_with_its_own_words(tmp_path: Path, scr
     with pytest.raises(MoeError, match=says) as caught:
         await checked(python, settings_file(tmp_path))
     assert caught.value.remedy
+
+
+@pytest.mark.anyio
+async def test_another_series_of_python_may_be_asked_for(tmp_path: Path) -> None:
+    python = program(tmp_path / "python3", """echo '{"version": "2", "python": "2.7.18", "protocol": 1}'""")
+    assert await checked(python, settings_file(tmp_path), any_series=True) == Program(python, "2")
 
 
 @pytest.mark.anyio

@@ -134,3 +134,23 @@ def test_a_long_log_is_redacted_in_time() -> None:
     line = f"{secrets.token_hex(8)} request.done seat=ana token={KEY} " + "a" * 200 + "\n"
     shown = Redactor(seats=["ana"]).text(line * 2000)
     assert KEY not in shown
+
+
+def test_whoever_acted_becomes_a_number_also_in_free_text() -> None:
+    redactor = Redactor(admins=["boss"], persons=["jane.doe", "boss"])
+    assert redactor.value({"by": "jane.doe", "text": "Paused by jane.doe 2 s ago, by boss"}) == {
+        "by": "person-2",
+        "text": "Paused by person-2 2 s ago, by admin-1",
+    }
+
+
+def test_an_engines_last_words_go_from_what_quotes_them_unless_they_are_asked_for() -> None:
+    title = 'The engine ended with exit code 1: "prompt: "my diary".'
+    as_json = json.dumps({"title": title, "id": "engine.exit_code"}, indent=1)
+    for shown in (Redactor().text(title), Redactor().text(as_json), json.dumps(Redactor().value({"title": title}))):
+        assert "diary" not in shown
+        assert "ended with exit code 1: [removed]" in shown
+    assert json.loads(json.dumps(Redactor().value({"title": title})))["title"].endswith("[removed].")
+    assert Redactor(last_words=True).text(title) == title
+    quiet = "The engine ended with exit code 1, and it logged nothing."
+    assert Redactor().text(quiet) == quiet

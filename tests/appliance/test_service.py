@@ -142,15 +142,32 @@ async def test_the_status_follows_the_engine_and_is_sent_only_when_it_changes(
     manager: Datagrams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "PAUSE_S", 0.02)
-    service, board, gateway = told(manager, watchdog_s=None)
+    service, board, gateway = told(manager, watchdog_s=0.06)
     gateway.answers = True
     running = asyncio.create_task(service.run())
     for phase in (Phase.STARTING, Phase.READY):
         board.update(engine=EngineState(phase=phase))
         await asyncio.to_thread(manager.wait, phase, lambda texts, p=phase: f"engine {p}" in "".join(texts))
+    ready = len(manager.got)
+    await asyncio.to_thread(manager.wait, "ten beats", lambda texts: texts[ready:].count("WATCHDOG=1") >= 10)
     running.cancel()
     statuses = [text for text in manager.texts if text.startswith("STATUS=")]
     assert statuses == sorted(set(statuses), key=statuses.index)
+
+
+@pytest.mark.anyio
+async def test_a_status_that_could_not_be_sent_is_sent_again(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "PAUSE_S", 0.02)
+    address = str(short_folder / "late")
+    service = Service(Notify(address), Board(BoxState()), Supervised(), 30.0, 100.0)
+    running = asyncio.create_task(service.run())
+    for _ in range(5):  # its tasks begin, and their first words find nobody
+        await asyncio.sleep(0)
+    with Datagrams(address) as manager:
+        await asyncio.to_thread(manager.wait, "the status", lambda texts: "STATUS=" in "".join(texts))
+        running.cancel()
 
 
 @pytest.mark.anyio

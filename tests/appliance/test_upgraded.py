@@ -10,6 +10,7 @@ import httpx
 import pytest
 import typer
 
+from appliance import __version__
 from appliance.cli.upgraded import upgraded
 from appliance.errors import MoeError
 from gateway.state import BoxState
@@ -55,3 +56,11 @@ def test_a_daemon_that_refuses_is_quoted(answer: httpx.Response, says: str) -> N
     with pytest.raises(MoeError, match=says) as caught:
         run(Answering({"protocol": BoxState().protocol}, answer))
     assert caught.value.remedy
+
+
+def test_a_gateway_that_is_new_already_leaves_a_word_about_the_older_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = httpx.Response(200, json={"said": "it runs already"})
+    run(Answering({"protocol": BoxState().protocol, "version": "0.0.9", "engine": {}}, runs))
+    assert "it runs already. Daemon and engine go on as version 0.0.9." in capsys.readouterr().out
+    run(Answering({"protocol": BoxState().protocol, "version": __version__, "engine": {}}, runs))
+    assert capsys.readouterr().out == "it runs already.\n"

@@ -24,7 +24,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -246,24 +246,48 @@ class Page:
                 raise BrowserError(f"not within {limit_s:g} s: {script}\n{self.text('body')[:2000]}")
             self._browser.read(time.monotonic() + 0.05)
 
+    def until_true(self, true: Callable[[], bool], limit_s: float = 15.0) -> None:
+        """Wait until something that was heard of the page is so. Raises BrowserError."""
+        ends_s = time.monotonic() + limit_s
+        while not true():
+            if time.monotonic() > ends_s:
+                raise BrowserError(f"not within {limit_s:g} s")
+            self._browser.read(time.monotonic() + 0.05)
+
     def text(self, selector: str) -> str:
         """What a reader sees of an element; "" when there is none."""
         return str(self.value(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     # What a person does
 
-    def click(self, selector: str) -> None:
-        """Press and release the mouse in the middle of the first such element."""
-        where = self.until(f"""(() => {{
-            const found = document.querySelector({json.dumps(selector)});
-            if (!found) return null;
-            found.scrollIntoView({{block: 'center', behavior: 'instant'}});
-            const box = found.getBoundingClientRect();
-            return box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null;
-        }})()""")
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            button = "none" if kind == "mouseMoved" else "left"
-            self.call("Input.dispatchMouseEvent", type=kind, x=where[0], y=where[1], button=button, clickCount=1)
+    def click(self, selector: str, limit_s: float = 15.0) -> None:
+        """Press and release the mouse in the middle of the first such element. A page that moves may put another one
+        there in between: what was pressed is looked at, and let go elsewhere when it is not the one. Raises
+        BrowserError."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        ends_s = time.monotonic() + limit_s
+        while time.monotonic() < ends_s:
+            x, y = self.until(f"""(() => {{
+                const found = {found};
+                if (!found) return null;
+                found.scrollIntoView({{block: 'center', behavior: 'instant'}});
+                const box = found.getBoundingClientRect();
+                return box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null;
+            }})()""")
+            self.mouse("mouseMoved", x, y)
+            self.mouse("mousePressed", x, y)
+            pressed = self.value(f"{found}?.matches(':active') ?? false")
+            if not pressed:
+                self.mouse("mouseMoved", 0, 0)
+            self.mouse("mouseReleased", *((x, y) if pressed else (0, 0)))
+            if pressed:
+                return
+        raise BrowserError(f"not within {limit_s:g} s: a click on {selector}")
+
+    def mouse(self, kind: str, x: float, y: float) -> None:
+        """One event of the mouse: mouseMoved, mousePressed, mouseReleased."""
+        button = "none" if kind == "mouseMoved" else "left"
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=1)
 
     def write(self, text: str) -> None:
         """Type into what has the focus."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.browser.chromium import Chromium, Page
@@ -68,6 +69,12 @@ def log_in_as_seat(page: Page, box: Box, seat: str) -> None:
     with page.loading():
         page.press("Enter")
     page.until("document.querySelector('#h-usage')")
+
+
+def act_elsewhere(box: Box, action: str, seat: str = "") -> None:
+    """An admin with a token does something while the page is open."""
+    headers = {"authorization": f"Bearer {box.admin_key}", "accept": "application/json"}
+    httpx.post(f"{box.url}/admin/actions/{action}", data={"seat": seat}, headers=headers).raise_for_status()
 
 
 def lanes(page: Page) -> list[str]:

@@ -33,6 +33,7 @@ def test_the_logins(box: Box, page: Page, axe_source: str, path: str) -> None:
 def test_a_refused_login(box: Box, chromium: Chromium, axe_source: str) -> None:
     with chromium.page() as page:
         page.goto(f"{box.url}/admin")
+        page.until("document.activeElement.id === 'token'")
         page.write("moe-admin-nobody")
         with page.loading():
             page.press("Enter")

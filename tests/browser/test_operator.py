@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 
 import pytest
 
+from gateway.keys import SEAT_PREFIX, new_key
 from tests.browser.chromium import Chromium, Page
-from tests.browser.conftest import lanes, log_in
+from tests.browser.conftest import act_elsewhere, lanes, log_in
 from tests.e2e.box import Box
+from tests.e2e.conftest import MakeBox
 
 pytestmark = pytest.mark.browser
 
@@ -32,6 +35,7 @@ def test_a_token_opens_the_page_and_logging_out_closes_it(box: Box, page: Page) 
 def test_a_wrong_token_is_told_beside_the_form(box: Box, chromium: Chromium) -> None:
     with chromium.page() as page:
         page.goto(f"{box.url}/admin")
+        page.until("document.activeElement.id === 'token'")
         page.write("moe-admin-nobody")
         with page.loading():
             page.press("Enter")
@@ -61,8 +65,10 @@ def test_lanes_move_while_streams_run_and_come_free_after(box: Box, page: Page) 
 
 def test_who_waits_is_shown_with_the_place_in_line(box: Box, page: Page) -> None:
     log_in(page, box)
-    calls = [*box.streams(("a", "b", "c", "d"), max_tokens=6000), box.post("e"), box.post("f")]
-    page.until("document.querySelectorAll('#queue tbody tr').length === 2")
+    calls = box.streams(("a", "b", "c", "d"), max_tokens=6000)
+    for number, seat in enumerate(("e", "f"), start=1):
+        calls.append(box.post(seat))
+        page.until(f"document.querySelectorAll('#queue tbody tr').length === {number}")
     assert page.text("#queue tbody tr:first-child .place") == "1"
     assert page.text("#queue tbody tr:nth-child(2) th") == "f"
     for call in calls:
@@ -172,6 +178,96 @@ def test_focus_selection_and_open_questions_outlive_the_refresh(box: Box, page: 
     page.until("document.activeElement.matches(\"[popovertarget='do-disable-seat-c']\")")
 
 
+def test_what_an_update_puts_in_front_leaves_the_rest_as_it_is(page: Page, box: Box) -> None:
+    page.goto(f"{box.url}/admin")  # the login has the script and nothing that is live
+    before = '<li id="one">1</li>\n<li id="two">2</li>\n'
+    after = '\n<li id="new">0</li>\n<li id="two">2</li>\n<li id="last">3</li>'
+    page.value(f"""(() => {{
+      const list = (html) => Object.assign(document.createElement("ol"), {{innerHTML: html}});
+      window.old = list({before!r});
+      window.two = old.querySelector("#two");
+      morphChildren(old, list({after!r}));
+    }})()""")
+    assert page.value("old.innerHTML") == after
+    assert page.value("old.querySelector('#two') === two")
+
+
+def test_a_question_stays_open_while_others_change_what_may_be_done(box: Box, page: Page) -> None:
+    # given an open question about one seat
+    log_in(page, box)
+    page.click("[popovertarget='do-disable-seat-c']")
+    page.until("document.activeElement.innerText === 'Cancel'")
+    page.value("window.asked = document.activeElement, 0")
+    # when another admin pauses the box and switches off the seat in the row above
+    for action in ("pause", "disable-seat"):
+        act_elsewhere(box, action, "b")
+    page.until("document.getElementById('do-enable-seat-b') && document.getElementById('do-resume')")
+    # then the question is open as before, and does what it says
+    assert page.value("document.querySelector('#do-disable-seat-c').matches(':popover-open')")
+    assert page.value("document.activeElement === asked")
+    page.click("#do-disable-seat-c button[type=submit]")
+    page.until("document.querySelector('#seat-c').innerText.includes('by root')")
+
+
+def test_nothing_moves_under_a_pressed_button(box: Box, page: Page) -> None:
+    log_in(page, box)
+    where = (
+        "(({x, y}) => [x + 5, y + 5])(document.querySelector(\"[popovertarget='do-drain']\").getBoundingClientRect())"
+    )
+    x, y = page.value(where)
+    page.mouse("mousePressed", x, y)
+    act_elsewhere(box, "pause")
+    asked = len(page.requests)
+    page.until_true(lambda: len(page.requests) >= asked + 2)
+    assert page.value("document.getElementById('do-resume')") is None
+    page.mouse("mouseReleased", x, y)
+    page.until("document.getElementById('do-drain').matches(':popover-open')")
+    page.until("document.getElementById('do-resume')")
+
+
+def test_an_event_does_not_push_the_rows_below(box: Box, page: Page) -> None:
+    log_in(page, box)
+    top = "document.querySelector('#seats').getBoundingClientRect().top + scrollY"
+    before, events = page.value(top), page.value("document.querySelectorAll('.event').length")
+    for _ in range(3):
+        act_elsewhere(box, "reload")
+        act_elsewhere(box, "disable-seat", "e")
+        act_elsewhere(box, "enable-seat", "e")
+    page.until(f"document.querySelectorAll('.event').length > {events} + 4")
+    assert page.value(top) == before
+
+
+def test_one_question_at_a_time_so_that_no_old_answer_replaces_a_new_one(box: Box, page: Page) -> None:
+    log_in(page, box)
+    page.until("document.querySelector('#clock:not([hidden])')")
+    page.value("""(() => {
+      window.most = window.now = 0;
+      window.answers = 0;
+      const ask = fetch;
+      window.fetch = async (...args) => {
+        most = Math.max(most, ++now);
+        await new Promise((go) => setTimeout(go, 300));
+        try { return await ask(...args); } finally { now--; answers++; }
+      };
+      const again = () => document.dispatchEvent(new Event("visibilitychange"));
+      for (let at = 0; at < 2000; at += 50) setTimeout(again, at);
+    })()""")
+    page.until("answers >= 4")
+    assert page.value("most") == 1
+
+
+def test_seats_whose_names_end_like_parts_of_the_page_are_told_apart(make_box: MakeBox, page: Page) -> None:
+    box = make_box()
+    box.keys |= {name: new_key(SEAT_PREFIX, secrets.token_bytes(32)) for name in ("a-b", "a-q", "a-e")}
+    box.write_seats()
+    box.start().wait_ready()
+    log_in(page, box)
+    ids = "[...document.querySelectorAll('[id]')].map((found) => found.id)"
+    assert page.value(f"{ids}.length === new Set({ids}).size")
+    open_and_confirm(page, "disable-seat-a-b")
+    page.until("document.querySelector('#seat-a-b').innerText.includes('by root')")
+
+
 def test_without_scripts_an_action_still_asks_and_is_done(box: Box, page: Page) -> None:
     log_in(page, box)
     page.scripts(on=False)
@@ -180,6 +276,20 @@ def test_without_scripts_an_action_still_asks_and_is_done(box: Box, page: Page) 
     page.press("Enter")  # the question has the focus on what does it
     page.until("document.querySelector('#operator .mode')?.innerText.startsWith('Paused by root')")
     assert page.value("location.pathname") == "/admin"
+
+
+def test_a_screen_reader_is_told_when_the_verdict_turns_and_not_of_every_figure(box: Box, page: Page) -> None:
+    log_in(page, box)
+    told = "document.querySelector('#told[role=status]').textContent"
+    calls = box.streams(("a",), max_tokens=6000)
+    page.until("document.querySelector('.sentence').textContent.includes('1 of 4')")
+    assert page.value(told) == ""
+    act_elsewhere(box, "pause")
+    page.until(f"{told}.startsWith('Paused by root')")
+    act_elsewhere(box, "resume")
+    page.until(f"{told}.startsWith('Serving')")
+    for call in calls:
+        call.close()
 
 
 def test_nothing_but_the_box_is_asked_and_nothing_is_inline(box: Box, page: Page) -> None:

@@ -97,6 +97,12 @@ def check_books(box: KilledGateway, requests: int) -> None:
     assert told_by_cli(box, "--since", "1d") == list(by_seat.values())
     status = box.status()
     assert status["ledger"]["rows"]["value"] == len(rows)  # type: ignore[index]
+    counted = {
+        month.seat: month.completion_tokens + month.prompt_tokens - month.cached_tokens
+        for month in told_by_cli(box, "--monthly")
+    }
+    shown = {seat["name"]: seat["month_tokens"]["value"] for seat in status["seats"]}  # type: ignore[attr-defined]
+    assert shown == counted, "the page's month is the command line's"
 
 
 @pytest.fixture

@@ -138,7 +138,15 @@ def texts_of(bundle: Path) -> dict[str, str]:
         return found
 
 
-def test_the_bundle_of_a_live_box_holds_no_secret_and_no_prompt(box: Box) -> None:
+def test_the_bundle_of_a_live_box_holds_no_secret_no_prompt_and_no_name(make_box: MakeBox) -> None:
+    knobs = {"load_log": ["a request asked for pelicans"], "die_on_marker": "DIE", "last_words": "it was about herons"}
+    box = make_box(knobs=knobs, environ={"SUDO_USER": "jane.doe"}).start().wait_ready()
+    box.post("a", text="DIE").wait()
+    box.wait_state(
+        "it died", lambda s: "herons" in str(s["engine"]["log_tail"]) and s["engine"]["phase"] == "ready", 30
+    )
+    said(box, "pause")
+    said(box, "resume")
     engine = box.state()["engine"]
     secrets = {
         *box.keys.values(),
@@ -146,6 +154,7 @@ def test_the_bundle_of_a_live_box_holds_no_secret_and_no_prompt(box: Box) -> Non
         Path(engine["key_file"]).read_text().strip(),
         (box.home / "state/cookie.secret").read_bytes().hex(),
     }
+    who = ["jane.doe"] if os.geteuid() == 0 else []
     digests = [line.split('"')[1] for line in box.seats_file.read_text().splitlines() if "digest" in line]
     assert box.chat("a", text="a prompt about the moon").done
     done = box.cli("doctor", "--out", str(box.home / "bundle.tar.gz"))
@@ -154,7 +163,7 @@ def test_the_bundle_of_a_live_box_holds_no_secret_and_no_prompt(box: Box) -> Non
     assert bundle.stat().st_mode & 0o777 == 0o600
     found = texts_of(bundle)
     whole = "\n".join(found.values())
-    for secret in (*secrets, *digests, "about the moon"):
+    for secret in (*secrets, *digests, "about the moon", "pelicans", "herons", *who):
         assert secret not in whole
     assert json.loads(found["status.json"])["verdict"]["rule"] > 0
     assert json.loads(found["box.json"])["engine"]["phase"] == "ready"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from tests.e2e.box import Box, until
 from tests.e2e.conftest import MakeBox
 
 STARTS = f'exec {sys.executable} "$@"'
-SAYS_IT_CAN = """case "$*" in *--check*) echo '{{"version": "9.9", "python": "{python}"}}'; exit 0;; esac
+SAYS_IT_CAN = """case "$*" in *--check*) echo '{{"version": "9.9", "python": "{python}", "protocol": 1}}'; exit 0;; esac
 {then}"""
 PYTHON = ".".join(map(str, sys.version_info[:3]))
 MakeUpgraded = Callable[..., Box]
@@ -92,6 +93,8 @@ def test_a_version_that_ends_at_once_is_given_up_for_the_one_before(upgraded_box
     ran = box.cli("upgraded", limit_s=60)
     assert ran.returncode == 1
     assert "version 9.9: exit code 9" in ran.stderr
+    tries = [line for line in box.log.splitlines() if "gateway.spawned" in line and '"version":"9.9"' in line]
+    assert len(tries) == 2
     box.served("a", 10.0)
     now = box.state()
     assert now["gateway"]["version"] == before["gateway"]["version"]
@@ -138,6 +141,42 @@ def test_streams_that_are_longer_than_the_limit_end_with_an_honest_error(upgrade
     assert not answer.clean
     assert answer.in_stream_error is not None
     assert box.chat("b").done
+
+
+def test_what_runs_already_is_not_replaced(upgraded_box: MakeUpgraded) -> None:
+    box = upgraded_box(SAYS_IT_CAN.format(python=PYTHON, then=STARTS))
+    assert box.cli("upgraded", limit_s=60).returncode == 0
+    pid, stream = box.gateway_pid, box.streams(["a"], max_tokens=250)[0]
+    ran = box.cli("upgraded")  # the same package once more, or dpkg-reconfigure
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "runs already: nothing is replaced" in ran.stdout
+    assert "systemctl" not in ran.stdout
+    assert box.gateway_pid == pid
+    assert stream.wait(20).done
+
+
+def test_when_the_python_of_the_daemon_is_removed_the_gateway_goes_on_by_the_installed_one(
+    upgraded_box: MakeUpgraded,
+) -> None:
+    def gone(state: dict[str, Any]) -> list[str]:
+        return [found["remedy"] for found in state["findings"] if found["id"] == "python.gone"]
+
+    # Given a system upgrade that removes it, and leaves one of another series
+    box = upgraded_box(SAYS_IT_CAN.format(python="3.99.1", then=STARTS))
+    own = box.home.parent / "lib/venvs/1/bin/python3"
+    before = box.state()
+    own.rename(own.with_name("away"))
+    # Then it is said before anything breaks
+    box.wait_state("the finding", lambda state: bool(gone(state)), 5.0)
+    assert gone(box.state()) == ["sudo systemctl restart moe-appliance"]
+    # And a gateway that ends is followed by one of the installed version
+    os.kill(box.gateway_pid, signal.SIGKILL)
+    box.wait_state("its gateway", lambda state: state["gateway"]["version"] == "9.9", 10.0)
+    box.served("a", 10.0)
+    assert box.state()["engine"]["pid"] == before["engine"]["pid"]
+    # And what is mended is not said any more
+    own.with_name("away").rename(own)
+    box.wait_state("no finding", lambda state: not gone(state), 5.0)
 
 
 def test_a_box_that_does_not_run_has_nothing_to_take_over(make_box: MakeBox) -> None:

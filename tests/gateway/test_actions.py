@@ -187,4 +187,4 @@ async def test_the_daemon_is_asked_and_its_words_are_ours(short_socket: Path) ->
         assert (await Actions(site.core).start_engine("ana")).ok
         assert [event.kind for event in site.core.events.recent()] == ["engine.restart_asked", "engine.start_asked"]
     server.close()
-    assert asked == [b"POST /restart", b"POST /start-engine"]
+    assert asked == [b"POST /restart?noted=1", b"POST /start-engine?noted=1"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.ledger.rows import Activity, Served
-from gateway.sizing.activity import measure
+from gateway.sizing.activity import day_offset_s, measure
 
 DAY = 86_400
 HOUR = 3600
@@ -141,6 +141,32 @@ class TestBadInput:
 
         assert measure(rows(), 0, DAY, 4) is not None  # type: ignore[arg-type]
         assert taken == [0, 1, 2]
+
+
+def hours_of(requests: list[Served]) -> list[int]:
+    found = Counter(int(request.arrived_s // HOUR % 24) for request in requests)
+    return [found[hour] for hour in range(24)]
+
+
+class TestWhereDaysBegin:
+    @pytest.mark.parametrize("zone", range(-12, 15))
+    def test_a_team_works_eight_hours_a_day_wherever_it_lives(self, zone: int) -> None:
+        week = [
+            served(day * DAY + (9 - zone) * HOUR + n * 600, day * DAY + (9 - zone) * HOUR + n * 600 + 60)
+            for day in range(1, 6)
+            for n in range(48)
+        ]
+        found = measured(week, 0, 7 * DAY, tz=day_offset_s(hours_of(week)))
+        assert found.days == 5
+        assert found.hours == pytest.approx(40, abs=0.1)
+
+    def test_a_box_that_is_asked_at_all_hours_has_days_too(self) -> None:
+        assert 0 <= day_offset_s([5] * 24) <= DAY
+        assert 0 <= day_offset_s([0] * 24) <= DAY
+
+    def test_an_evening_does_not_cut_the_day(self) -> None:
+        turns = [0] * 9 + [20] * 9 + [2] * 6
+        assert 0 < -day_offset_s(turns) % DAY / HOUR < 9
 
 
 class TestEnough:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,10 +25,12 @@ from gateway.pages.admin_actions import AdminActions
 from gateway.pages.assets import static_files
 from gateway.pages.dispatch import HEADERS
 from gateway.pages.forms import FORM_MAX_BYTES
+from gateway.pages.latest import Latest
 from gateway.pages.sessions import LIFETIME_S, csrf
 from gateway.seats import Account, AdminBook, AdminName
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase, Severity
+from gateway.status.compose import view
 from gateway.status.views import StatusView
 from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, seat, stream
 
@@ -50,13 +53,15 @@ class Site:
     now_s: float = NOW_S
     clock_s: float = 0.0
 
+    def clock(self) -> float:
+        return self.clock_s
+
     def client(self, base_url: str = "http://testserver") -> TestClient:
         def secure(request: Request) -> bool:
             return request.url.scheme == "https"
 
         pages = AdminPages(
-            box=lambda: self.box,
-            snapshot=lambda: self.snapshot,
+            latest=Latest(lambda: view(self.box, self.snapshot, self.now_s), self.clock),
             admins=lambda: self.admins,
             log=structlog.get_logger(),
             events=Events(),
@@ -64,7 +69,7 @@ class Site:
             actions=AdminActions(Actions(cast(Core, None)), b"s" * 32),
             secure=secure,
             now=lambda: self.now_s,
-            monotonic=lambda: self.clock_s,
+            monotonic=self.clock,
         )
         return TestClient(Starlette(routes=admin_routes(pages)), base_url=base_url, follow_redirects=False)
 
@@ -252,6 +257,7 @@ def test_anything_else_is_404(path: str) -> None:
     assert Site().logged_in().get(path).status_code == 404
 
 
+OWN = {"script-src", "style-src", "img-src", "connect-src", "form-action"}
 ANSWERS = [
     ("GET", "/admin"),
     ("GET", "/admin/"),
@@ -281,11 +287,34 @@ def test_every_answer_carries_the_headers(method: str, path: str, known: bool) -
 
 
 def test_the_policy_allows_nothing_inline_and_nobody_else() -> None:
-    policy = HEADERS["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert "unsafe" not in policy
-    assert "http" not in policy
+    rules = dict(rule.split(" ", 1) for rule in HEADERS["content-security-policy"].split("; "))
+    assert {name for name, who in rules.items() if who == "'self'"} == OWN
+    assert {who for name, who in rules.items() if name not in OWN} == {"'none'"}
+    assert {"default-src", "frame-ancestors", "base-uri"} <= set(rules)
+
+
+def test_no_page_of_another_origin_may_embed_an_answer() -> None:
+    assert HEADERS["cross-origin-resource-policy"] == "same-origin"
+    assert HEADERS["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.anyio
+async def test_an_answer_to_head_has_the_length_and_no_body() -> None:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    await (
+        Site()
+        .client()
+        .app({"type": "http", "method": "HEAD", "path": "/admin", "query_string": b"", "headers": []}, receive, send)
+    )
+    assert b"".join(message.get("body", b"") for message in sent) == b""
+    assert int(dict(sent[0]["headers"])[b"content-length"]) > 500
 
 
 # Nothing on it can run
@@ -359,4 +388,22 @@ def test_the_script_takes_the_token_from_the_fragment_and_writes_no_html() -> No
 def test_the_lanes_have_as_many_rows_as_streams_may_run() -> None:
     html = STATES["busy"].logged_in().get("/admin/fragment").text
     assert len(re.findall(r'<li class="lane ', html)) == 4
-    assert 'aria-live="polite"' in html
+    assert "aria-live" not in html, "what changes each second would be read aloud each second"
+
+
+def test_a_copied_cookie_is_worth_nothing_after_logging_out() -> None:
+    # given a session, and somebody who copied its cookie
+    site = Site()
+    client = site.client()
+    client.post("/admin/login", data={"token": TOKEN})
+    copied = client.cookies[COOKIE]
+    # when a form of another session, and then its own, logs it out
+    assert client.post("/admin/logout", data={"csrf": csrf(b"s" * 32, "another", "logout")}).status_code == 403
+    assert client.get("/admin/fragment").status_code == 200
+    assert client.post("/admin/logout", data={"csrf": csrf(b"s" * 32, copied, "logout")}).status_code == 303
+    # then the copy opens nothing
+    client.cookies.set(COOKIE, copied, path="/admin")
+    assert client.get("/admin/fragment").status_code == 401
+    # and who logs in again in the same second is in
+    assert client.post("/admin/login", data={"token": TOKEN}).status_code == 303
+    assert client.get("/admin/fragment").status_code == 200

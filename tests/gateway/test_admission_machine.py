@@ -122,10 +122,13 @@ class AdmissionMachine(RuleBasedStateMachine):
         before = self.own_max.get(seat)
         raised = before is not None and (own_max is None or own_max > before)
         self.own_max[seat] = own_max
-        over_until_s = self.now_s + min(BUDGET_PATIENCE_S, self.limits.queue_deadline_s / 3)
-        self.waiting[id] = Known(seat, own_max, body_bytes, self.now_s, self.count, helper, over, over_until_s)
+        self.waiting[id] = Known(seat, own_max, body_bytes, self.now_s, self.count, helper, over)
         self.behind_a_raised_bound = self.waiting[id] if raised else None
         within = deepcopy(self.policy).handle(Arrive(id, seat, own_max, body_bytes, helper), self.now_s)
+        wait_s = next((e.wait_s for e in within.effects if isinstance(e, Queued) and e.id == id), None)
+        room_s = self.limits.queue_deadline_s - (wait_s or 0.0)
+        patience_s = min(BUDGET_PATIENCE_S, self.limits.queue_deadline_s / 3, room_s)
+        self.waiting[id].over_until_s = self.now_s + patience_s
         told = self.send(Arrive(id, seat, own_max, body_bytes, helper, over))
         refused = [effect for effect in told if isinstance(effect, Rejected)]
         assert refused == [effect for effect in within.effects if isinstance(effect, Rejected)], "refused for a budget"

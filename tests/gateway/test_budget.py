@@ -81,6 +81,17 @@ def test_the_patience_ends_well_before_a_short_deadline() -> None:
     assert policy.order() == [2, 3]
 
 
+def test_a_budget_alone_makes_nobody_miss_the_deadline() -> None:
+    policy = Admission(Limits(streams=1, queue_deadline_s=6 * HOLD_PRIOR_S))
+    for id in range(5):
+        arrive(policy, id, f"seat{id}")
+    arrive(policy, 5, "ben", over=True)
+    arrive(policy, 6, "cleo")
+    assert policy.order() == [1, 2, 3, 4, 6, 5]
+    policy.handle(Tick(), HOLD_PRIOR_S)
+    assert policy.order() == [1, 2, 3, 4, 5, 6], "its own wait leaves one turn before the deadline, and no more"
+
+
 @pytest.mark.parametrize("value", ["0", "-5", "1.5", '"many"', "true"])
 def test_a_budget_is_a_whole_number_of_tokens(value: str) -> None:
     text = f'[seats.ana]\ndigest = "{digest_of("k")}"\ntokens_per_month = {value}\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.admission_types import Granted, Reason, Rejected
 from gateway.core import Core, Engine
-from gateway.overlay import Changed, Mode
+from gateway.overlay import Changed, Mode, Overlay
+from gateway.overlayfile import OverlayFile
 from gateway.state import BoxState, EngineState, Event, Phase, Severity
 from tests.gateway.test_core import GOOD, KEY, make, ready
 
@@ -192,3 +194,30 @@ async def test_the_daemons_events_and_file_changes_are_told_and_a_start_is_none(
     core.look_at_files(force=True)
     assert [event.kind for event in core.events.recent()] == ["engine.phase", "files.seats"]
     assert core.events.recent()[-1].severity is Severity.WARN
+
+
+@pytest.mark.anyio
+async def test_a_sweep_tells_of_refusals_once_their_minute_is_over(tmp_path: Path) -> None:
+    core = make(tmp_path)
+    for _ in range(3):
+        core.refusals.count("maintenance", 100.0)
+    core.sweep(159.0)
+    assert core.events.recent() == ()
+    core.sweep(160.0)
+    core.sweep(300.0)
+    assert [event.text for event in core.events.recent()] == ["3 requests refused: maintenance"]
+
+
+@pytest.mark.anyio
+async def test_a_slow_disk_is_not_waited_for_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, where = make(tmp_path), list[int]()
+    save = OverlayFile.save
+
+    def noted(file: OverlayFile, value: Overlay) -> None:
+        where.append(threading.get_ident())
+        save(file, value)
+
+    monkeypatch.setattr(OverlayFile, "save", noted)
+    await set_mode(core, Mode.PAUSED)
+    assert core.mode is Mode.PAUSED
+    assert threading.get_ident() not in where

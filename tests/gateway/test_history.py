@@ -55,7 +55,10 @@ def test_a_time_without_a_look_is_a_gap() -> None:
     history.add(4 * STEP_S, 3, None, 0, 0)
     found = history.view(5 * STEP_S, 0.0)
     assert found is not None
-    assert found.streams == (2, None, None, None, 3, None)
+    assert found.streams == (2, None, None, None, 3), "a step that has just begun is no gap"
+    later = history.view(6 * STEP_S, 0.0)
+    assert later is not None
+    assert later.streams == (2, None, None, None, 3, None, None)
 
 
 def test_nothing_is_shown_before_the_first_look() -> None:

@@ -7,15 +7,19 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway import logs
+from gateway.ledger import file as ledger_file
 from gateway.ledger import reading
 from gateway.ledger import writing as module
 from gateway.ledger.file import LedgerFile
 from gateway.ledger.rows import SeatMonth
+from gateway.ledger.writing import Ledger
 from gateway.state import Event, Severity
 from tests.gateway.ledgers import DAY_S, NOW_S, hurried, row, rows_of, running_ledger, until
 
@@ -189,6 +193,28 @@ def test_no_other_error_moves_the_file(tmp_path: Path, monkeypatch: pytest.Monke
         assert ledger.state.aside == ""
 
 
+def test_a_file_that_could_only_be_read_at_first_is_written_once_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that was remounted, a file that belonged to root until somebody followed the remedy."""
+    path = tmp_path / "ledger.db"
+    with running_ledger(path) as ledger:
+        ledger.put(row())
+    connect, only_read = sqlite3.connect, [True]
+
+    def connected(to: Any, **words: Any) -> Any:
+        return connect(f"file:{to}?mode=ro", uri=True, **words) if only_read[0] else connect(to, **words)
+
+    monkeypatch.setattr(ledger_file.sqlite3, "connect", connected)
+    monkeypatch.setattr(module, "intervals", lambda *times: iter(()))
+    monkeypatch.setattr(module, "hours", lambda *times: (0,) * 24)
+    with running_ledger(path) as ledger:
+        ledger.put(row(at_s=NOW_S + 1))
+        until(lambda: "readonly" in ledger.state.error)
+        only_read[0] = False
+        until(lambda: ledger.state.rows == 2 and not ledger.state.error)
+
+
 def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     db = sqlite3.connect(path)
@@ -258,16 +284,101 @@ def test_old_days_are_folded_in_the_background(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "ledger.db"
     with running_ledger(path) as ledger:
         for day in range(60):
-            ledger.put(row(at_s=NOW_S - day * DAY_S))
+            ledger.put(row(at_s=NOW_S - 3600 - day * DAY_S))
     before = reading.months(path)
     with running_ledger(path, keep_days=10) as ledger:
         until(lambda: 0 < ledger.state.rows < 60)
-        assert ledger.state.rows in (10, 11)
+        assert ledger.state.rows == 11, "today and ten whole days"
         oldest_s = ledger.state.oldest_s
         assert oldest_s is not None
         assert oldest_s >= (NOW_S // DAY_S - 10) * DAY_S, "whole days"
     totals = [(month, seat.completion_tokens, seat.requests) for month, seat in reading.months(path)]
     assert totals == [(month, seat.completion_tokens, seat.requests) for month, seat in before]
+
+
+@pytest.mark.parametrize("what", ["fold", "shrink"])
+def test_what_cannot_be_folded_is_no_row_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    path, log = tmp_path / "ledger.db", io.StringIO()
+    with running_ledger(path) as ledger:
+        ledger.put(row(at_s=NOW_S - 60 * DAY_S))
+    ill = [True]
+    real = getattr(LedgerFile, what)
+
+    def failing(self: LedgerFile, *values: Any) -> Any:
+        if ill[0]:
+            raise sqlite3.OperationalError("no room")
+        return real(self, *values)
+
+    monkeypatch.setattr(LedgerFile, what, failing)
+    monkeypatch.setattr(module, "UPKEEP_RETRY_S", 0.01)
+    with running_ledger(path, keep_days=10, log=log) as ledger:
+        until(lambda: ledger.state.upkeep_error == "no room")
+        for number in range(5):
+            ledger.put(row(at_s=NOW_S + number))
+            until(lambda: not ledger.state.waiting)
+            assert ledger.state.error == ""
+        ill[0] = False
+        until(lambda: ledger.state.upkeep_error == "" and ledger.state.rows == 5)
+    assert log.getvalue().count('"ledger.upkeep"') == 1, "said once"
+    assert '"ledger.broken"' not in log.getvalue()
+
+
+def test_damage_that_folding_finds_moves_the_file_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = sqlite3.DatabaseError("malformed")
+    damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    found = [damaged]
+
+    def fold(self: LedgerFile, before_s: float) -> int:
+        if found:
+            raise found.pop()
+        return 0
+
+    monkeypatch.setattr(LedgerFile, "fold", fold)
+    with running_ledger(tmp_path / "ledger.db", keep_days=10) as ledger:
+        until(lambda: ledger.state.aside)
+        ledger.put(row())
+        until(lambda: ledger.state.rows == 1)
+
+
+def test_what_another_gateway_writes_is_counted_soon(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with running_ledger(path) as new:
+        until(lambda: new.state.size_bytes)
+        with running_ledger(path) as old:
+            old.put(row())
+            until(lambda: old.state.rows == 1)
+            until(lambda: new.state.rows == 1 and new.month_of("ana").requests == 1)
+
+
+def test_a_clock_that_goes_a_month_ahead_and_comes_back_takes_no_total_along(tmp_path: Path) -> None:
+    now_s = [NOW_S]
+    ledger = Ledger(tmp_path / "ledger.db", 0, logs.configure("gateway", io.StringIO()), now=lambda: now_s[0])
+    ledger.start()
+    try:
+        ledger.put(row())
+        until(lambda: ledger.state.rows == 1)
+        now_s[0] += 40 * DAY_S
+        ledger.put(row(at_s=now_s[0]))
+        until(lambda: ledger.state.rows == 2)
+        assert ledger.month_of("ana").requests == 1
+        now_s[0] = NOW_S
+        until(lambda: ledger.month_of("ana").requests == 1)
+        ledger.put(row(at_s=NOW_S))
+        until(lambda: ledger.month_of("ana").requests == 2)
+    finally:
+        ledger.close(10)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
+def test_what_is_no_file_is_said_and_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "ledger.db"
+    make(path)
+    with running_ledger(path) as ledger:
+        ledger.put(row())
+        until(lambda: ledger.state.error == "it is not a file")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_how_busy_the_team_was_is_looked_at_without_stopping_the_writing(

@@ -15,7 +15,8 @@ from gateway.ledger import file as ledger_file
 from gateway.ledger import reading
 from gateway.ledger.file import LedgerFile, aside_of
 from gateway.ledger.rows import Row
-from gateway.ledger.schema import values_of
+from gateway.ledger.schema import values_of, values_of_event
+from gateway.state import Event, Severity
 from tests.gateway.ledgers import DAY_S, NOW_S, row, rows_of
 
 
@@ -99,6 +100,15 @@ def test_folding_never_changes_a_total(
             assert file.months_at(NOW_S) == month
 
 
+def test_events_are_kept_as_long_as_requests(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    old, new = (Event(id=f"{at_s}", at_s=at_s, kind="k", severity=Severity.INFO, text="t") for at_s in (10.0, NOW_S))
+    with opened(path) as file:
+        file.insert([values_of(row(at_s=10.0), 1, 1)], [values_of_event(event) for event in (old, new)])
+        assert file.fold(NOW_S - DAY_S) == 1
+    assert reading.events(path, 0, 10) == [new]
+
+
 def test_a_batch_that_is_written_again_after_an_unclear_end_is_there_once(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     batch = [values_of(row(request_id=f"r{n}"), 7, n) for n in range(10)]
@@ -145,6 +155,34 @@ def test_a_broken_file_is_moved_only_by_who_holds_the_lock_and_only_while_it_is_
     with opened(path):
         assert other.set_aside() is None, "what lies there now is another file"
     assert path.exists()
+
+
+def test_the_log_of_writes_goes_with_the_broken_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"broken")
+    broken = LedgerFile(path)
+    path.with_name("ledger.db-wal").write_bytes(b"of the broken one")
+    moved = broken.set_aside()
+    assert moved is not None
+    assert moved.with_name(moved.name + "-wal").read_bytes() == b"of the broken one"
+    assert {found.name for found in tmp_path.iterdir()} == {moved.name, f"{moved.name}-wal", "ledger.db.lock"}
+
+
+@pytest.mark.parametrize(
+    ("code", "damage"),
+    [("CORRUPT", True), ("CORRUPT_INDEX", True), ("NOTADB", True), ("FULL", False), ("IOERR", False)],
+)
+def test_damage_is_what_no_waiting_mends(code: str, damage: bool) -> None:
+    error = sqlite3.DatabaseError(code)
+    assert not ledger_file.is_damage(error), "nothing is known of it"
+    error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
+    assert ledger_file.is_damage(error) is damage
+
+
+def test_a_commit_waits_for_no_disk_and_no_power_cut_breaks_the_file(tmp_path: Path) -> None:
+    with opened(tmp_path / "ledger.db") as file:
+        told = {name: file._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")}
+    assert told == {"synchronous": 1, "journal_mode": "wal"}
 
 
 def test_a_disk_that_breaks_each_file_does_not_fill_up_as_well(tmp_path: Path) -> None:

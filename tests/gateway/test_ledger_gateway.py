@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.forms import ROUTES, STREAM_OR_NOT
 
 from gateway.ledger import reading
 from gateway.ledger import writing as module
@@ -23,6 +22,7 @@ from gateway.settings import LedgerSettings
 from gateway.state import Severity
 from gateway.status.compose import view
 from tests.gateway import forms
+from tests.gateway.forms import ROUTES, STREAM_OR_NOT
 from tests.gateway.ledgers import hurried, rows_of
 from tests.gateway.running import Running, key_of, running
 from tests.gateway.wire import ask, exchange, post
@@ -120,7 +120,7 @@ async def test_a_full_disk_loses_rows_counted_and_no_request(monkeypatch: pytest
         ids = [row.id for row in view(gateway.core.box, snapshot(gateway.core), gateway.core.now()).findings]
         assert "ledger.broken" in ids
         room[0] = True
-        await gateway.until(lambda: ledger.state.rows == kept_rows + 5)
+        await gateway.until(lambda: ledger.state.rows == kept_rows + 5 and not ledger.state.error)
         shown = {row.id: row for row in view(gateway.core.box, snapshot(gateway.core), gateway.core.now()).findings}
         assert "ledger.broken" not in shown
         assert shown["ledger.lost"].title == f"{4 - kept_rows} requests are missing from the ledger"
@@ -190,6 +190,14 @@ def test_findings_name_the_file_and_a_command() -> None:
     assert "rm /var/lib/moe-appliance/ledger.db.broken-x*" in damaged.remedy
     assert all(finding.remedy and finding.severity is Severity.WARN for finding in (broken, lost, damaged))
     assert found(LedgerState(), "x") == ()
+
+
+def test_what_cannot_be_tidied_is_a_finding_of_its_own() -> None:
+    [untidy] = found(LedgerState(upkeep_error="the disk is full"), "/x/ledger.db")
+    assert (untidy.id, untidy.severity) == ("ledger.upkeep", Severity.WARN)
+    assert "the disk is full" in untidy.observed
+    both = found(LedgerState(error="the disk is full", upkeep_error="the disk is full"), "/x/ledger.db")
+    assert [finding.id for finding in both] == ["ledger.broken"], "one cause is said once"
 
 
 async def test_the_loop_never_waits_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,11 +93,13 @@ def test_turns_are_told_in_order_and_helpers_and_refusals_are_not(tmp_path: Path
         row(at_s=NOW_S, queue_s=0.0, word="client_gone", ttft_s=0.5),
         row(helper=True),
         row(word="refused", queue_s=0.0, ttft_s=None),
+        row(at_s=NOW_S + 3, word="engine_lost", queue_s=1.0, ttft_s=None, duration_s=2.0),
     ]
     path = written(tmp_path / "ledger.db", rows)
     assert list(reading.intervals(path, NOW_S - 1, NOW_S + 10)) == [
         Served(NOW_S, 0.0, NOW_S + 10, "ana"),
         Served(NOW_S + 2, 3.0, NOW_S + 22, "ben"),
+        Served(NOW_S + 3, 1.0, NOW_S + 5, "ana"),
     ]
 
 
@@ -107,6 +109,37 @@ def test_months_are_those_of_utc_and_of_arrival(tmp_path: Path) -> None:
     assert [(month, usage.requests) for month, usage in reading.months(path)] == [("2026-12", 1), ("2027-01", 1)]
     assert reading.months(path, "nobody") == []
     assert Month.of(new_year_s - 0.001).end_s == Month.of(new_year_s).start_s == new_year_s
+
+
+def test_a_month_is_whole_also_when_its_first_days_are_folded(tmp_path: Path) -> None:
+    """keep_days below 31."""
+    month = Month.of(NOW_S)
+    path = written(tmp_path / "ledger.db", [row(at_s=month.start_s + day * DAY_S) for day in range(-30, 20)])
+    times = (month.start_s, NOW_S)
+    before, other = reading.usage(path, *times), reading.usage(path, month.start_s + 10 * DAY_S, NOW_S)
+    ages = reading.usage(path, -1e10, NOW_S), reading.usage(path, 0, NOW_S, "ana"), reading.usage(path, 0, NOW_S, "ben")
+    assert before[0].requests == 20
+    with opened(path) as file:
+        file.fold(month.start_s + 10 * DAY_S)
+        assert reading.usage(path, *times) == before
+        assert reading.usage(path, month.start_s + 10 * DAY_S, NOW_S) == other, "what is folded came before it"
+        assert reading.usage(path, month.start_s + 1, NOW_S)[0].requests == 10, "half a month is not known"
+        assert reading.usage(path, month.start_s, month.start_s) == []
+        while file.fold(NOW_S + DAY_S):
+            pass
+    assert reading.usage(path, *times)[0].completion_tokens == before[0].completion_tokens
+    assert [usage.requests for [usage] in ages[:2]] == [50, 50]
+    assert ages[2] == []
+    assert reading.usage(path, 0, month.start_s)[0].requests == 30
+    assert reading.usage_and_total(path, *times)[1].requests == 20
+
+
+def test_hours_are_of_turns_that_got_a_ticket(tmp_path: Path) -> None:
+    midnight_s = NOW_S // DAY_S * DAY_S
+    rows = [row(at_s=midnight_s + hour * 3600) for hour in (0, 9, 9.99, 23.99, 33)]
+    rows += [row(at_s=midnight_s, helper=True), row(at_s=midnight_s, word="refused", queue_s=0.0, ttft_s=None)]
+    hours = reading.hours(written(tmp_path / "ledger.db", rows), 0, NOW_S + 2 * DAY_S)
+    assert hours == tuple({0: 1, 9: 3, 23: 1}.get(hour, 0) for hour in range(24))
 
 
 def test_the_month_in_memory_begins_anew_with_the_month() -> None:

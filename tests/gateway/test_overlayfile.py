@@ -54,6 +54,21 @@ def test_a_damaged_file_is_kept_aside_and_its_copy_counts(tmp_path: Path, raw: b
     assert again.findings() == ()
 
 
+def test_a_file_that_somebody_removed_is_made_again_from_its_copy(tmp_path: Path) -> None:
+    value = drained(tmp_path).value
+    (tmp_path / "overlay.json").unlink()
+    again = OverlayFile.load(tmp_path)
+    assert again.value == value, "a drained box does not open by itself"
+    [found] = again.findings()
+    assert found.severity is Severity.WARN
+    assert "it is gone" in found.observed
+    later = OverlayFile.load(tmp_path)
+    assert (later.value, later.findings()) == (value, ())
+    for path in (later.path, later.copy):
+        path.unlink()
+    assert OverlayFile.load(tmp_path).value == Overlay(), "both: that is meant"
+
+
 def test_without_a_copy_nobody_is_let_in_until_somebody_has_looked(tmp_path: Path) -> None:
     drained(tmp_path)
     (tmp_path / "overlay.json").write_bytes(b"{")
@@ -84,6 +99,15 @@ def test_a_file_of_a_newer_version_is_understood(tmp_path: Path) -> None:
     text = {"mode": "paused", "changed": {"by": "ana", "at_s": 1.0, "why": "?"}, "seats": {}, "until_s": 5}
     (tmp_path / "overlay.json").write_text(json.dumps(text))
     assert OverlayFile.load(tmp_path).value.mode is Mode.PAUSED
+
+
+def test_a_change_is_on_the_disk_with_its_folder_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(overlayfile.os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+    drained(tmp_path)
+    assert synced[:2] == [str(tmp_path / "overlay.json"), str(tmp_path)]
 
 
 def test_a_disk_that_takes_nothing_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

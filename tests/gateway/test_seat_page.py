@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import dataclass, field
 
+import httpx
 import pytest
 import structlog
 from starlette.applications import Starlette
@@ -18,9 +20,10 @@ from gateway.keys import digest_of
 from gateway.ledger.rows import Usage
 from gateway.logs import EVENTS
 from gateway.pages.dispatch import HEADERS
-from gateway.pages.seat import COOKIE, STATUS_S, USAGE_S, SeatPages, seat_routes
+from gateway.pages.latest import KEPT_S, Latest
+from gateway.pages.seat import COOKIE, USAGE_S, SeatPages, seat_routes
 from gateway.pages.seat_view import periods
-from gateway.pages.sessions import LIFETIME_S
+from gateway.pages.sessions import LIFETIME_S, csrf
 from gateway.seats import Account, SeatBook, SeatName
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase
@@ -69,7 +72,7 @@ class Site:
             return request.url.scheme == "https"
 
         pages = SeatPages(
-            status=lambda: view(self.box, self.snapshot, self.now_s),
+            latest=Latest(lambda: view(self.box, self.snapshot, self.now_s), lambda: self.clock_s),
             seats=lambda: self.seats,
             usage=self.used,
             log=structlog.get_logger(),
@@ -238,7 +241,7 @@ def test_without_a_model_the_settings_say_why_they_are_missing() -> None:
 def test_use_is_asked_for_three_periods_and_not_at_every_look() -> None:
     site = Site()
     client = site.logged_in()
-    for _ in range(3):
+    for site.clock_s in (0.0, 1.0, USAGE_S - 1):
         client.get("/seat/fragment")
     assert site.asked == [("ana", tuple(begin for _, begin in periods(NOW_S)))]
     site.clock_s = USAGE_S
@@ -252,7 +255,7 @@ def test_many_open_pages_look_at_the_box_once_a_second() -> None:
     before = client.get("/seat/status.json").json()["sentence"]
     site.snapshot = gateway(0)
     assert client.get("/seat/status.json").json()["sentence"] == before
-    site.clock_s = STATUS_S
+    site.clock_s = KEPT_S
     assert client.get("/seat/status.json").json()["sentence"] == "The box serves: 0 of 4 streams busy, nobody waits."
 
 
@@ -296,3 +299,40 @@ def test_a_budget_is_shown_with_what_it_means() -> None:
 )
 def test_the_box_is_told_in_a_sentence_for_those_who_use_it(site: Site, said: str) -> None:
     assert said in site.logged_in().get("/seat/fragment").text
+
+
+def test_a_copied_cookie_is_worth_nothing_after_logging_out() -> None:
+    client = Site().logged_in("ana")
+    copied = client.cookies[COOKIE]
+    answer = client.post("/seat/logout", data={"csrf": csrf(b"s" * 32, copied, "seat-logout")})
+    assert answer.status_code == 303
+    client.cookies.set(COOKIE, copied, path="/seat")
+    assert client.get("/seat/fragment").status_code == 401
+    assert client.post("/seat/login", data={"key": KEYS["ana"]}).status_code == 303
+    assert client.get("/seat/fragment").status_code == 200
+
+
+@pytest.mark.anyio
+async def test_pages_that_ask_while_the_ledger_is_read_wait_for_the_same_answer() -> None:
+    # given a session, and a ledger that is slow
+    site, go = Site(), asyncio.Event()
+
+    async def slow(seat: str, begins_s: tuple[float, ...]) -> tuple[Usage, ...]:
+        site.asked.append((seat, begins_s))
+        await go.wait()
+        return (USE,) * len(begins_s)
+
+    site.used = slow  # type: ignore[method-assign]
+    app = site.client().app
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://box") as client:
+        bearer = {"authorization": f"Bearer {KEYS['ana']}"}
+        asking = [asyncio.create_task(client.get("/seat/status.json", headers=bearer)) for _ in range(20)]
+        while not site.asked:
+            await asyncio.sleep(0)
+        # when one of them leaves and the ledger answers
+        asking.pop(0).cancel()
+        go.set()
+        answers = await asyncio.gather(*asking)
+    # then the ledger was asked once, and all others have the answer
+    assert len(site.asked) == 1
+    assert {answer.json()["usage"][0]["requests"]["text"] for answer in answers} == {"40"}

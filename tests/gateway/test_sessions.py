@@ -12,6 +12,7 @@ from gateway.keys import digest_of
 from gateway.pages.sessions import (
     FAILURES_MAX,
     LIFETIME_S,
+    Ended,
     FailureBrake,
     csrf,
     csrf_good,
@@ -126,3 +127,12 @@ def test_a_seats_cookie_is_good_for_its_seat_and_its_key_and_is_no_admins() -> N
     assert read_seat(SECRET, cookie, SeatBook({ana: replace(account, digest=digest_of("moe-new"))}), NOW_S) is None
     assert read(SECRET, cookie, book(), NOW_S) is None, "of the same name and key, and yet no admin"
     assert read_seat(SECRET, COOKIE, seats, NOW_S) is None
+
+
+def test_an_ended_session_is_kept_no_longer_than_its_cookie_could_be_good() -> None:
+    ended = Ended()
+    ended.end("one", NOW_S)
+    ended.end("two", NOW_S + LIFETIME_S - 1)
+    assert "one" in ended
+    ended.end("three", NOW_S + LIFETIME_S)
+    assert [cookie in ended for cookie in ("one", "two", "three")] == [False, True, True]

@@ -211,6 +211,11 @@ def test_a_kept_promise_is_told_with_what_it_rests_on() -> None:
     )
 
 
+@pytest.mark.parametrize(("share", "tone"), [(0.01, Tone.OK), (0.0101, Tone.WARN)])
+def test_the_promise_is_one_hundredth(share: float, tone: Tone) -> None:
+    assert chance(above_share=share).tone is tone
+
+
 def test_a_broken_promise_warns() -> None:
     found = chance(above_share=0.034)
     assert found.tone is Tone.WARN

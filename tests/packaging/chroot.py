@@ -43,7 +43,7 @@ class Ran:
 class Chroot:
     """The view; `folder` is where it hangs, inside its own mount namespace only."""
 
-    def __init__(self, folder: Path, size_mib: int = 1024) -> None:
+    def __init__(self, folder: Path, size_mib: int = 768) -> None:
         self._root = folder / "root"
         apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]
         argv = [*apart, "sh", "-c", _MAKE.format(size_mib=size_mib), "sh", str(folder)]

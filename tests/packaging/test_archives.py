@@ -112,21 +112,32 @@ def test_the_same_source_gives_the_same_bytes(built: Built, tmp_path: Path) -> N
         assert one.read_bytes() == other.read_bytes(), one.name
 
 
-def installed_version(python: Path, wheels: Path, archive: Path) -> str:
-    """What `moe-appliance --version` says once `archive` is installed by that Python's pip, from `wheels` alone."""
-    own = ["--no-index", "--find-links", str(wheels), "--no-build-isolation", "--disable-pip-version-check", "-q"]
-    said(python, "-m", "pip", "install", *own, archive)
+@pytest.fixture(scope="module")
+def python(built: Built, unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of a fresh environment into which its pip put our wheel, from the package's wheels alone."""
+    folder = tmp_path_factory.mktemp("environment")
+    said(sys.executable, "-m", "venv", folder)
+    pip_install(folder / "bin/python", "--find-links", unpacked / WHEELS, built.wheel)
+    return folder / "bin/python"
+
+
+def pip_install(python: Path, *words: str | Path) -> None:
+    said(python, "-m", "pip", "install", "--no-index", "--disable-pip-version-check", "-q", *words)
+
+
+def version_of(python: Path) -> str:
     return said(python.with_name("moe-appliance"), "--version").strip()
 
 
-def test_the_wheel_installs_into_a_fresh_environment(built: Built, unpacked: Path, tmp_path: Path) -> None:
-    said(sys.executable, "-m", "venv", tmp_path)
-    assert installed_version(tmp_path / "bin/python", unpacked / WHEELS, built.wheel) == __version__
+def test_the_wheel_installs_into_a_fresh_environment(python: Path) -> None:
+    assert version_of(python) == __version__
 
 
-def test_the_sdist_builds_and_installs_into_a_fresh_environment(built: Built, unpacked: Path, tmp_path: Path) -> None:
-    said(sys.executable, "-m", "venv", tmp_path)
+def test_the_sdist_builds_and_installs_in_place_of_the_wheel(built: Built, python: Path) -> None:
     builder = next((ROOT / "build/packaging/venv/lib").glob("python3.*/site-packages"))  # hatchling is there
-    site = next((tmp_path / "lib").glob("python3.*/site-packages"))
+    site = next((python.parents[1] / "lib").glob("python3.*/site-packages"))
+    said(python, "-m", "pip", "uninstall", "-q", "-y", "moe-appliance")
     (site / "builder.pth").write_text(f"{builder}\n")
-    assert installed_version(tmp_path / "bin/python", unpacked / WHEELS, built.sdist) == __version__
+    pip_install(python, "--no-deps", "--no-build-isolation", built.sdist)
+    (site / "builder.pth").unlink()
+    assert version_of(python) == __version__

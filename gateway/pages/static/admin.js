@@ -4,12 +4,13 @@
 const POLL_MS = 1000;
 const ANSWER_MS = 5000;
 const SAID_MS = 30000;
+const HOLD_MS = 5000;
 document.documentElement.classList.add("js");
 
 // An address printed by the demo carries its token in the fragment, which browsers never send and no log sees.
 function takeToken() {
   if (!location.hash.startsWith("#token=")) return;
-  const token = decodeURIComponent(location.hash.slice("#token=".length));
+  const token = location.hash.slice("#token=".length);
   history.replaceState(null, "", location.pathname);
   const form = document.getElementById("login");
   if (!form || document.querySelector(".login-error")) return;
@@ -17,41 +18,47 @@ function takeToken() {
   form.submit();
 }
 
-// Makes `old` look like `fresh` and touches nothing that is the same: scroll, focus and selection stay.
+// Makes `old` look like `fresh` and touches nothing that is the same: scroll, focus, selection and open questions stay.
 function morph(old, fresh) {
   for (const { name } of [...old.attributes]) if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   morphChildren(old, fresh);
 }
 
-function alike(a, b) {
-  if (a.nodeType !== b.nodeType || a.nodeName !== b.nodeName) return false;
-  return a.nodeType !== Node.ELEMENT_NODE || (a.getAttribute("aria-labelledby") === b.getAttribute("aria-labelledby") && a.id === b.id);
+// What tells an element from its neighbours; "" = nothing does.
+function nameOf(node) {
+  if (node.nodeType !== Node.ELEMENT_NODE) return "";
+  return node.id || node.dataset.key || node.getAttribute("aria-labelledby") || "";
 }
 
+function alike(a, b) {
+  return a.nodeName === b.nodeName && nameOf(a) === nameOf(b);
+}
+
+// Never removes an element that has a name and is still wanted further on: it may hold the focus or be open.
 function morphChildren(old, fresh) {
+  const wantedNames = new Set([...fresh.childNodes].map(nameOf).filter(Boolean));
   let at = old.firstChild;
-  for (const wanted of [...fresh.childNodes]) {
-    let found = at;
-    while (found && !alike(found, wanted)) found = found.nextSibling;
-    if (!found) {
-      old.insertBefore(document.importNode(wanted, true), at);
-      continue;
-    }
-    while (at !== found) {
+  const drop = (until) => {
+    while (at !== until) {
       const gone = at;
       at = at.nextSibling;
       gone.remove();
     }
+  };
+  for (const wanted of [...fresh.childNodes]) {
+    let found = at;
+    while (found && !alike(found, wanted) && !wantedNames.has(nameOf(found))) found = found.nextSibling;
+    if (!found || !alike(found, wanted)) {
+      old.insertBefore(document.importNode(wanted, true), at);
+      continue;
+    }
+    drop(found);
     at = found.nextSibling;
     if (found.nodeType === Node.ELEMENT_NODE) morph(found, wanted);
     else if (found.data !== wanted.data) found.data = wanted.data;
   }
-  while (at) {
-    const gone = at;
-    at = at.nextSibling;
-    gone.remove();
-  }
+  drop(null);
 }
 
 function hhmmss(date) {
@@ -61,12 +68,16 @@ function hhmmss(date) {
 function follow(live) {
   const stale = document.getElementById("stale");
   const clock = document.getElementById("clock");
+  const told = document.getElementById("told");
+  let kind = live.querySelector("[data-kind]").dataset.kind;
   let last = new Date();
   const every = Number(live.dataset.every) || POLL_MS;
   let timer = 0;
-  let asking = false;
+  let asking = null;
+  let pressedAt = -HOLD_MS;
 
   function show(html) {
+    if (performance.now() - pressedAt < HOLD_MS) return; // a button that moves between press and release is not clicked
     const log = document.getElementById("log");
     const atEnd = log && log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
     const fresh = new DOMParser().parseFromString(`<main>${html}</main>`, "text/html").querySelector("main");
@@ -74,12 +85,26 @@ function follow(live) {
     const now = document.getElementById("log");
     if (now && (atEnd || !log)) now.scrollTop = now.scrollHeight;
     const title = live.querySelector("[data-title]");
+    const sentence = live.querySelector("[data-kind]");
+    if (sentence.dataset.kind !== kind) {
+      kind = sentence.dataset.kind; // figures in it change each second: that would be read aloud for ever
+      told.textContent = sentence.textContent;
+    }
     if (title) document.title = `${title.dataset.title} · moe-appliance`;
   }
 
-  async function ask() {
-    if (asking || document.hidden) return;
-    asking = true;
+  // One question at a time, so that answers come in their order.
+  function ask() {
+    if (!asking && !document.hidden) asking = answered();
+    return asking;
+  }
+
+  async function again() {
+    await asking;
+    await ask();
+  }
+
+  async function answered() {
     try {
       const answer = await fetch(live.dataset.live, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
       if (answer.status === 401 || answer.status === 403) {
@@ -100,17 +125,21 @@ function follow(live) {
       clock.textContent = `last seen ${hhmmss(last)}`;
       document.body.classList.add("is-stale");
     } finally {
-      asking = false;
+      asking = null;
     }
     clearTimeout(timer);
     timer = setTimeout(ask, every);
   }
 
   document.addEventListener("visibilitychange", ask);
+  document.addEventListener("pointerdown", () => (pressedAt = performance.now()), true);
+  for (const end of ["pointerup", "pointercancel"]) {
+    document.addEventListener(end, () => setTimeout(() => (pressedAt = -HOLD_MS)), true); // after the click
+  }
   const log = document.getElementById("log");
   if (log) log.scrollTop = log.scrollHeight;
   ask();
-  return ask;
+  return again;
 }
 
 function forget(said, text) {
@@ -123,7 +152,7 @@ async function act(form, ask) {
   const asked = form.closest("[popover]");
   const opener = document.querySelector(`[popovertarget="${CSS.escape(asked.id)}"]:not([popovertargetaction])`);
   const body = new URLSearchParams(new FormData(form));
-  asked.hidePopover();
+  asked.hidePopover?.();
   try {
     const headers = { accept: "application/json" };
     const answer = await fetch(form.action, { method: "POST", body, headers, signal: AbortSignal.timeout(2 * ANSWER_MS) });
@@ -131,7 +160,8 @@ async function act(form, ask) {
       location.replace("/admin");
       return;
     }
-    const done = await answer.json();
+    const plain = !answer.headers.get("content-type").startsWith("application/json");
+    const done = plain ? { ok: false, said: await answer.text() } : await answer.json();
     said.textContent = done.said;
     said.classList.toggle("not-done", !done.ok);
     if (done.ok) setTimeout(() => forget(said, done.said), SAID_MS);
