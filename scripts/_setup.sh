@@ -29,7 +29,7 @@ install_locks() {
 setup_venv() {
     local python stamp wanted
     python=$(find_python) || exit $?
-    wanted="$("$python" -VV) $(cat "$@" pyproject.toml | cksum)"
+    wanted="$("$python" -VV) $({ cat "$@" && sed '/^\[tool\./,$d' pyproject.toml; } | cksum)" # what tools are told changes nothing
     stamp=.venv/.moe-appliance-lock
     [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return
     echo "setting up .venv with $("$python" -V) ..." >&2

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.gateway.forms import CHAT, COMPLETIONS
-
 from tests.gateway import forms
+from tests.gateway.forms import CHAT, COMPLETIONS
 from tests.gateway.running import Running
 from tests.gateway.wire import Answer, call
 

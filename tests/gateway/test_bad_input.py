@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.gateway.forms import CHAT, COMPLETIONS, LIMIT, MESSAGES, PATHS, RESPONSES, ROUTES
 
 from tests.gateway import forms
 from tests.gateway.checks import line_of, refused
+from tests.gateway.forms import CHAT, COMPLETIONS, LIMIT, MESSAGES, PATHS, RESPONSES, ROUTES
 from tests.gateway.running import ADMIN_TOKEN, ENGINE_KEY, Running, key_of, running, seats_toml
 from tests.gateway.wire import ask, connect, exchange, head, post
 

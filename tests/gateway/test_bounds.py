@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.gateway.forms import STREAM_OR_NOT, together
 
 from gateway.bodies import LINE_PER_SEAT
 from gateway.dialects import Dialect, Prepared
@@ -21,6 +20,7 @@ from gateway.parsing import takes_long
 from gateway.problem import Problem
 from tests.gateway import forms
 from tests.gateway.checks import refused
+from tests.gateway.forms import STREAM_OR_NOT, together
 from tests.gateway.running import Running, running
 from tests.gateway.wire import Answer, ask, exchange, post
 

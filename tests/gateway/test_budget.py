@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.gateway.forms import CHAT
 
 from gateway import admission
 from gateway.admission import BUDGET_PATIENCE_S, HOLD_PRIOR_S, Admission
@@ -17,6 +16,7 @@ from gateway.keyfile import parse_seats
 from gateway.keys import digest_of
 from gateway.ledger.view import begun, over_budget
 from gateway.seats import SeatName
+from tests.gateway.forms import CHAT
 from tests.gateway.ledgers import row
 from tests.gateway.running import Running, running, seats_toml
 from tests.gateway.test_exchange_ranks import Line

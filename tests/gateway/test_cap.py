@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from tests.gateway.forms import PATHS, ROUTES
 
 from gateway.admission import Admission
 from gateway.admission_types import Arrive, Decision, Event, Granted, Leave
 from tests.gateway import forms
+from tests.gateway.forms import PATHS, ROUTES
 from tests.gateway.running import Running, running
 from tests.gateway.wire import Answer, ask, call, exchange, post
 

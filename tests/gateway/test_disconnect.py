@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.gateway.forms import PATHS, ROUTES, STREAM_OR_NOT
 
 from gateway.counting import PLACES
+from tests.gateway.forms import PATHS, ROUTES, STREAM_OR_NOT
 from tests.gateway.running import ABILITIES, SEATS, Running, running, times_left
 from tests.gateway.wire import Wire, ask, call, chat, connect, exchange, head, post
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+
+from tests.fake_engine import wire as engine_wire
+from tests.gateway import forms
 from tests.gateway.forms import (
     CHAT,
     COMPLETIONS,
@@ -21,9 +24,6 @@ from tests.gateway.forms import (
     WITH_USAGE,
     plain,
 )
-
-from tests.fake_engine import wire as engine_wire
-from tests.gateway import forms
 from tests.gateway.running import ENGINE_KEY, Running, key_of, running
 from tests.gateway.wire import Answer, ask, call, chat, connect, exchange, post
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.gateway.forms import CHAT, COMPLETIONS, RESPONSES, STREAM_OR_NOT, together
 
 from gateway.state import BoxState, Phase
 from tests.gateway import forms
 from tests.gateway.checks import EARLY, busy, ended, line_of, refused
+from tests.gateway.forms import CHAT, COMPLETIONS, RESPONSES, STREAM_OR_NOT, together
 from tests.gateway.running import Running, running, seats_toml
 from tests.gateway.wire import call, scripted
 

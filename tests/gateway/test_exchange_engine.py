@@ -8,6 +8,9 @@ import re
 from typing import Any
 
 import pytest
+
+from tests.gateway import forms
+from tests.gateway.checks import line_of
 from tests.gateway.forms import (
     CHAT,
     COMPLETIONS,
@@ -20,9 +23,6 @@ from tests.gateway.forms import (
     TOKEN,
     WHOLE,
 )
-
-from tests.gateway import forms
-from tests.gateway.checks import line_of
 from tests.gateway.running import running
 from tests.gateway.wire import Answer, call, scripted
 

@@ -8,6 +8,10 @@ import json
 from typing import Any
 
 import pytest
+
+from tests.fake_engine.cache import BYTES_PER_TOKEN
+from tests.gateway import forms
+from tests.gateway.checks import EARLY, busy, ended, refused
 from tests.gateway.forms import (
     CHAT,
     COMPLETIONS,
@@ -19,10 +23,6 @@ from tests.gateway.forms import (
     STREAM_OR_NOT,
     WITH_USAGE,
 )
-
-from tests.fake_engine.cache import BYTES_PER_TOKEN
-from tests.gateway import forms
-from tests.gateway.checks import EARLY, busy, ended, refused
 from tests.gateway.running import ABILITIES, Running, running
 from tests.gateway.wire import Answer, ask, call, exchange, post
 

@@ -8,11 +8,11 @@ import json
 from typing import Any
 
 import pytest
-from tests.gateway.forms import CHAT, COMPLETIONS, MESSAGES, RESPONSES, ROUTES, STREAM_OR_NOT
 
 from gateway import admission
 from tests.gateway import forms
 from tests.gateway.checks import line_of
+from tests.gateway.forms import CHAT, COMPLETIONS, MESSAGES, RESPONSES, ROUTES, STREAM_OR_NOT
 from tests.gateway.running import Running, running
 from tests.gateway.wire import Answer, ask, exchange, post
 

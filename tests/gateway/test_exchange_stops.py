@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.gateway.forms import DONE, ROUTES, STREAM_OR_NOT, together
 
 from gateway import exchange as exchange_module
 from gateway.client import Client
 from tests.gateway import forms
 from tests.gateway.checks import EARLY, ended, line_of, refused
+from tests.gateway.forms import DONE, ROUTES, STREAM_OR_NOT, together
 from tests.gateway.running import Running, running
 from tests.gateway.wire import ask, call, connect, exchange, post, scripted
 

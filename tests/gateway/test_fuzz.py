@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.gateway.forms import MESSAGES, PATHS, RESPONSES
 
 from gateway.counting import PLACES
 from tests.fake_engine.knobs import Knobs, merged
 from tests.gateway import forms
+from tests.gateway.forms import MESSAGES, PATHS, RESPONSES
 from tests.gateway.fuzzing import COUNTS, SLOW, Case, fuzz
 from tests.gateway.running import FAST, Running, running
 from tests.gateway.wire import Answer, Wire, connect

@@ -17,11 +17,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
 import pytest
-from tests.gateway.forms import PATHS, together
 
 from gateway import protocol
 from gateway.exchange import Exchange
 from tests.gateway import forms
+from tests.gateway.forms import PATHS, together
 from tests.gateway.running import Running, key_of, running
 from tests.gateway.wire import Wire, ask, connect, head, post, scripted
 

@@ -10,10 +10,10 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from tests.gateway.forms import CHAT, COMPLETIONS, MESSAGES, RESPONSES, together
 
 from tests.gateway import forms
 from tests.gateway.checks import EARLY, busy, ended, line_of
+from tests.gateway.forms import CHAT, COMPLETIONS, MESSAGES, RESPONSES, together
 from tests.gateway.running import Running, key_of, running
 from tests.gateway.wire import Answer, ask, call, connect, exchange, post, scripted
 
