@@ -49,8 +49,10 @@ from appliance.unwaited import unwaited
 from gateway import unixserver
 from gateway.logs import Log
 from gateway.settings import RETIRE_MAX_S, GatewaySettings
-from gateway.state import BoxState, GaugesState
+from gateway.state import BoxState, GaugesState, Phase
 
+RUNS = frozenset({Phase.PREPARING, Phase.STARTING, Phase.WARMING, Phase.READY})
+"""It is there, or on its way."""
 KEEP_S = 1.0
 """Pause between two looks at whether the folders are still as we made them."""
 ADDRESS_S = 60
@@ -215,7 +217,7 @@ class Daemon:
         restarted = "the engine is being restarted" if supervised else "the engine, which is not ours, is asked anew"
         return {
             "restart": _told(self._engine.restart, restarted),
-            "start-engine": _told(self._engine.start, "the engine is being started"),
+            "start-engine": self._start_engine,
             "stop": self._stop_asked,
             "reload": self._reload,
             "replace-gateway": self._replace_gateway,
@@ -225,6 +227,13 @@ class Daemon:
         """As the gateway notes what is asked of it; also when it is down."""
         result = "done" if done else "refused"
         self._log.info("operator.action", admin=who, action=verb, target="", result=result)
+
+    async def _start_engine(self) -> tuple[int, Mapping[str, object]]:
+        assert self._engine is not None
+        if self.board.state.engine.phase in RUNS:
+            return 200, {"said": "the engine runs already"}
+        self._engine.start()
+        return 202, {"said": "the engine is being started"}
 
     async def _stop_asked(self) -> tuple[int, Mapping[str, object]]:
         again = self._stop.is_set()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.errors import EXIT_CONFIG, ConfigError, MoeError
+from gateway.errors import EXIT_CONFIG, PACKAGE_STATE_DIR, ConfigError, MoeError, start_command
 
 __all__ = [
+    "DEMO_EXTRA",
     "EXIT_CONFIG",
+    "PACKAGE_STATE_DIR",
     "AlreadyRunning",
     "CheckpointError",
     "ConfigError",
@@ -14,7 +16,14 @@ __all__ = [
     "NotRunning",
     "PlanError",
     "PortTaken",
+    "start_command",
 ]
+
+DEMO_EXTRA = (
+    "pip install 'moe-appliance[demo]'   (the Debian package has no embedded engine: "
+    "set [engine] kind in /etc/moe-appliance/appliance.toml)"
+)
+"""What to do where a package of the extra `demo` is missing."""
 
 
 class PortTaken(MoeError):

@@ -3,7 +3,8 @@
 Touches the overlay's file, the daemon's control socket and the log.
 
 Rules:
-- Each action is one `operator.action` line, one event, and one sentence back; also the one that was not done.
+- Each action is one `operator.action` line, one event, and one sentence back; also the one that was not done. An engine
+  that is asked to start and runs is no event.
 - What needs the daemon is asked for with a deadline; it goes on without us.
 - Nothing here checks who may act: admin_actions.py and control_actions.py do, and say who it is.
 """
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 import httpx
 
 from gateway.core import Core
-from gateway.errors import MoeError
 from gateway.overlay import Changed, Mode, Overlay
 from gateway.seats import SeatName, name_problem
 from gateway.state import Severity
@@ -41,10 +41,11 @@ _SET_ALREADY = {
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of an action: whether it was done, and a sentence for people."""
+    """What came of an action: whether it was done, and a sentence for people. `told`: it is an event."""
 
     ok: bool
     said: str
+    told: bool = True
 
 
 Change = Callable[[Overlay], Overlay]
@@ -140,10 +141,9 @@ class Actions:
         return await self._kept(action, "", who, lambda now: now.in_mode(mode, who, at_s), f"{mode}: {said}", _MODE)
 
     async def _kept(self, action: str, target: str, who: str, change: Change, said: str, kind: str) -> Done:
-        try:
-            await self.core.set_overlay(change)
-        except MoeError as error:
-            return self._told(action, target, who, Done(False, f"{error.message}; see: {error.remedy}"), kind)
+        why = await self.core.set_overlay(change)
+        if why:
+            said += f"; it could not be kept, and would be lost at a restart: {why}; see: {self.core.overlay.look}"
         return self._told(action, target, who, Done(True, said), kind)
 
     def _told(self, action: str, target: str, who: str, done: Done, kind: str) -> Done:
@@ -152,7 +152,7 @@ class Actions:
         log.log(20 if done.ok else 30, "operator.action", admin=who, action=action, target=target, result=result)
         if not done.ok:
             self.core.events.note("operator.refused", Severity.WARN, f"{action}: {done.said}", who)
-        else:
+        elif done.told:
             self.core.events.note(kind, Severity.INFO, done.said, who)
         return done
 
@@ -167,11 +167,11 @@ class Actions:
                 said = str(answer.json().get("said", f"the daemon answered {answer.status_code}"))
         except (httpx.HTTPError, ValueError) as error:
             return Done(False, f"the daemon does not answer: {str(error) or type(error).__name__}")
-        return Done(answer.is_success, said)
+        return Done(answer.is_success, said, told=answer.status_code != 200)  # 200: it was so; 202: it begins
 
 
 def _no_seat(name: str) -> str:
-    return f"there is no seat {_shown(name)}; to see them: moe-appliance seats list"
+    return f"there is no seat {_shown(name)}"
 
 
 def _shown(name: str) -> str:

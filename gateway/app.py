@@ -59,7 +59,7 @@ async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon
     ending = _Ending(core, settings.limits.drain_s)
     ending.listen(loop, daemon_pipe)
     async with begun(core), asyncio.TaskGroup() as group:
-        helpers = [group.create_task(_sweep(core))]
+        helpers = [group.create_task(_sweep(core)), group.create_task(core.keep_overlay())]
         if settings.control_socket is not None:
             helpers.append(group.create_task(follow(core, settings.control_socket)))
         if settings.gateway_socket is not None:

@@ -14,7 +14,7 @@ from gateway.unixserver import caller
 
 
 def action_routes(actions: Actions) -> list[Route]:
-    """POST /NAME for each action, with ?seat= where it needs one, and GET /events?n=."""
+    """POST /NAME for each action, with ?seat= where it needs one, and GET /events."""
 
     def route(name: str, act: Act) -> Route:
         async def call(request: Request) -> Response:
@@ -27,11 +27,7 @@ def action_routes(actions: Actions) -> list[Route]:
         return Route(f"/{name}", call, methods=["POST"])
 
     async def events(request: Request) -> Response:
-        try:
-            count = int(request.query_params.get("n", "200"))
-        except ValueError:
-            return JSONResponse({"error": "n must be a number"}, 400)
-        recent = actions.core.events.recent(count)
+        recent = actions.core.events.recent()
         return JSONResponse({"events": [event.model_dump(mode="json") for event in recent]})
 
     acts = {name: act for name, act in actions.by_name().items() if name != "reload"}  # that one has a form of its own

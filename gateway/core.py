@@ -30,7 +30,7 @@ from gateway.keyfile import Broken, Changed, HeldFile, Unchanged
 from gateway.limiter import Limiter
 from gateway.logs import Log
 from gateway.overlay import Mode, Overlay
-from gateway.overlayfile import OverlayFile
+from gateway.overlayfile import KEEP_EVERY_S, OverlayFile
 from gateway.problem import Problem, ended, engine_not_ready, maintenance, unknown_model
 from gateway.runs import Runs
 from gateway.seats import AdminBook, SeatBook, diff
@@ -188,12 +188,29 @@ class Core:
         """What the operator set."""
         return self.overlay.value.mode
 
-    async def set_overlay(self, change: Callable[[Overlay], Overlay]) -> None:
-        """Keep what the operator changes, then act on it. Raises MoeError when it cannot be kept; then nothing was
-        changed. A disk may be slow: it is waited for in a thread."""
+    async def set_overlay(self, change: Callable[[Overlay], Overlay]) -> str:
+        """Act on what the operator changes, then keep it. Why it could not be kept, "" when it is: see `unkept`."""
+        self.overlay.value = change(self.overlay.value)
+        self._take_overlay()
+        return await self._keep_overlay()
+
+    async def keep_overlay(self) -> None:
+        """Try again for ever to write what could not be kept."""
+        while True:
+            await asyncio.sleep(KEEP_EVERY_S)
+            if self.overlay.unkept:
+                await self._keep_overlay()
+
+    async def _keep_overlay(self) -> str:
+        """A disk may be slow: it is waited for in a thread, and written by one at a time."""
         async with self._one_change:
-            await asyncio.to_thread(self.overlay.save, change(self.overlay.value))
-            self._take_overlay()
+            before, why = self.overlay.unkept, await asyncio.to_thread(self.overlay.keep)
+        if why != before:
+            if why:
+                self.log.error("overlay.unkept", error=why)
+            else:
+                self.log.info("overlay.kept", path=str(self.overlay.path))
+        return why
 
     def _take_overlay(self) -> None:
         before = self.seats.value

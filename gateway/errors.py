@@ -5,8 +5,18 @@ Expected refusals (a full queue, a bad key) are values, not exceptions; see admi
 
 from __future__ import annotations
 
+from pathlib import Path
+
 EXIT_CONFIG = 78
 """sysexits(3) EX_CONFIG: nothing was started, and starting again without a change will not help."""
+
+PACKAGE_STATE_DIR = Path("/var/lib/moe-appliance")
+"""The state folder of the Debian package's configuration."""
+
+
+def start_command(state_dir: Path) -> str:
+    """What starts the box that keeps its state there. By hand, root would run all of the package's."""
+    return "sudo systemctl start moe-appliance" if state_dir == PACKAGE_STATE_DIR else "moe-appliance run"
 
 
 class MoeError(Exception):

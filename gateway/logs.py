@@ -44,6 +44,8 @@ EVENTS = frozenset(
         "seat.login",
         "seat.refused",
         "operator.action",
+        "overlay.unkept",
+        "overlay.kept",
         # daemon
         "daemon.started",
         "daemon.stopping",

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.core import Core
 from gateway.keyfile import HeldFile
-from gateway.ledger.view import ledger_findings, ledger_view, month_of
+from gateway.ledger.view import ledger_findings, month_of
 from gateway.overlay import Overlay
 from gateway.seats import AdminBook, SeatBook
 from gateway.snapshot import ConnectionsView, FileView, GatewaySnapshot, SeatView, StreamView, Times, WaitingView
@@ -79,7 +79,7 @@ def snapshot(core: Core) -> GatewaySnapshot:
         history=core.history.view(now_s, time.time()),
         events=core.events.recent(EVENTS_SHOWN),
         findings=(*core.overlay.findings(), *ledger_findings(core)),
-        ledger=ledger_view(core),
+        ledger=core.ledger.state if core.ledger is not None else None,
         **_mode(core.overlay.value),
         **_measured(core),
     )

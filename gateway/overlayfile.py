@@ -1,7 +1,8 @@
 """Keeps the operator's overlay in one small file, so that it outlives gateway and box. Touches that file and its copy.
 
 Rules:
-- A change is on disk, power loss or not, before anything acts on it. What cannot be written is not done.
+- A change counts at once: a key that leaked must not depend on room on the disk. What is kept outlives a
+  power loss; while a change is not kept, a finding says so, since a restart would lose it.
 - A file that cannot be used is kept aside. Its copy counts then, and when the file alone is gone; without one the box
   is drained: a seat that was off must not come back by itself. A finding says so for as long as the file lies aside.
 """
@@ -16,29 +17,33 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.errors import MoeError
 from gateway.files import replace_file
 from gateway.overlay import Changed, Mode, Overlay
 from gateway.state import Finding, Severity
 
+NAME = "overlay.json"
 FILE_MAX_BYTES = 1024 * 1024
 """Ten thousand seats that are off."""
+KEEP_EVERY_S = 10.0
+"""How long until what could not be written is tried again."""
 NOBODY = "the box itself"
 """Who drained a box that cannot know what was set."""
 
 
 @dataclass(slots=True)
 class OverlayFile:
-    """One per gateway; `value` is what counts now. `unread`: why the file that was there at the start was not used."""
+    """One per gateway; `value` is what counts now. `unread`: why the file that was there at the start was not used.
+    `unkept`: why `value` is not on disk, "" when it is."""
 
     path: Path
     value: Overlay = field(default_factory=Overlay)
     unread: str = ""
+    unkept: str = ""
 
     @classmethod
     def load(cls, state_dir: Path) -> OverlayFile:
         """The overlay of a state folder; the default one when there is neither file nor copy. Raises nothing."""
-        file = cls(state_dir / "overlay.json")
+        file = cls(state_dir / NAME)
         try:
             file.value = _overlay(_bytes(file.path))
         except FileNotFoundError:
@@ -60,19 +65,41 @@ class OverlayFile:
         """The same once more."""
         return self.path.with_name("overlay.copy.json")
 
-    def save(self, value: Overlay) -> None:
-        """Keep `value`. Raises MoeError, and then the former one stays."""
+    @property
+    def look(self) -> str:
+        """What to type when it cannot be written."""
+        return f"df -h {self.path.parent}"
+
+    def keep(self) -> str:
+        """Write `value`. Why that was not possible, "" when it is kept; the former file stays then. Raises nothing."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _write(self.path, value)
+            self._write_both(self.value)
         except OSError as error:
-            why = f"{self.path} cannot be written: {error.strerror or error}"
-            raise MoeError(f"nothing was changed: {why}", f"df -h {self.path.parent}") from error
-        self.value, self.unread = value, ""
-        self._write_copy()
+            self.unkept = f"{self.path} cannot be written: {error.strerror or error}"
+        else:
+            self.unkept = self.unread = ""
+        return self.unkept
 
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong with the file. Looks at the disk."""
+        return (*self._broken(), *self._unkept())
+
+    def _unkept(self) -> tuple[Finding, ...]:
+        if not self.unkept:
+            return ()
+        return (
+            Finding(
+                id="overlay.unkept",
+                severity=Severity.WARN,
+                title="What was set by hand counts, and would be lost at a restart",
+                observed=f"{self.unkept}; tried again every {KEEP_EVERY_S:g} s",
+                required="a file that outlives gateway and box",
+                remedy=self.look,
+            ),
+        )
+
+    def _broken(self) -> tuple[Finding, ...]:
         there = self.aside.exists()
         if not (there or self.unread):
             return ()
@@ -104,13 +131,22 @@ class OverlayFile:
         with contextlib.suppress(OSError):
             _write(self.path, self.value)
 
-    def _write_copy(self) -> None:
-        """An old copy would be worse than none."""
+    def _write_both(self, value: Overlay) -> None:
+        """Raises OSError for the first; an old copy would be worse than none."""
+        _write(self.path, value)
         try:
-            _write(self.copy, self.value)
+            _write(self.copy, value)
         except OSError:
             with contextlib.suppress(OSError):
                 self.copy.unlink(missing_ok=True)
+
+
+def kept_in(state_dir: Path) -> Overlay | None:
+    """What a state folder keeps, for who only looks; None when that cannot be read. Raises nothing."""
+    try:
+        return _overlay(_bytes(state_dir / NAME))
+    except (OSError, ValueError):
+        return None
 
 
 def _bytes(path: Path) -> bytes:

@@ -167,6 +167,11 @@ class SeatBook:
         found = _authenticate(self._keys, headers, now_s, self._WORDS)
         return found if isinstance(found, Denied) else _seat(found)
 
+    def check(self, key: str, now_s: float) -> Seat | Denied:
+        """Return whose key this is: the login form."""
+        found = _first_known(self._keys, [key.strip()], now_s, self._WORDS)
+        return found if isinstance(found, Denied) else _seat(found)
+
     def switched_off(self, off: Mapping[str, str]) -> SeatBook:
         """The same seats, of which those in `off` are off: name -> who did it. Names that are none here are nobody."""
         accounts = {name: replace(account, off_by=off.get(name, "")) for name, account in self.accounts.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gateway.state import EngineAbilities, EngineProfile
 
@@ -93,6 +93,10 @@ class LimitSettings(_Numbers):
         return self
 
 
+LOOK_BACK_DAYS = 14
+"""How many days the ledger looks back to say how busy the team is."""
+
+
 class LedgerSettings(_Table):
     """`[ledger]`: who used what, kept in `state_dir`/ledger.db."""
 
@@ -102,7 +106,17 @@ class LedgerSettings(_Table):
     """Keep a row of each request: seat, times, tokens, outcome; never text. Budgets need it. Default true."""
     keep_days: Annotated[int, Field(ge=0, le=36500)] = 400
     """Days that single requests are kept; what each seat used in each month is kept for ever. With 400 the same month
-    of last year can still be looked at; at 1000 requests a day they are 70 MB. 0 = for ever. Default 400."""
+    of last year can still be looked at; at 1000 requests a day they are 70 MB. 0 = for ever, else at least 14: how busy
+    the team was is measured over 14 days. Default 400."""
+
+    @field_validator("keep_days")
+    @classmethod
+    def _long_enough_to_measure(cls, days: int) -> int:
+        if 0 < days < LOOK_BACK_DAYS:
+            raise ValueError(
+                f"0, which is for ever, or at least {LOOK_BACK_DAYS}: so many days are looked at for sizing"
+            )
+        return days
 
 
 class StaticEngine(_Table):

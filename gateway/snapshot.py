@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from gateway.ledger.rows import Activity
+from gateway.ledger.rows import LedgerState
 from gateway.state import Event, Finding
 
 
@@ -72,19 +72,6 @@ class FileView(_Wire):
     missing: bool
 
 
-class LedgerView(_Wire):
-    """How the ledger is; the fields are those of ledger_rows.LedgerState."""
-
-    rows: int = 0
-    lost: int = 0
-    error: str = ""
-    size_bytes: int = 0
-    oldest_s: float | None = None
-    busy: Activity | None = None
-    waiting: int = 0
-    aside: str = ""
-
-
 class HistoryView(_Wire):
     """The last hour in steps of `step_s`, oldest first, the last one ending at `until_s` (wall clock). None = nothing
     was measured in that step. `streams`: the most that ran at once; `slowest_tok_per_s`: the slowest stream's pace;
@@ -143,7 +130,7 @@ class GatewaySnapshot(_Wire):
     mode_since_s: float | None = None
     events: tuple[Event, ...] = ()
     findings: tuple[Finding, ...] = ()
-    ledger: LedgerView | None = None
+    ledger: LedgerState | None = None
     history: HistoryView | None = None
     connections: ConnectionsView | None = None
     queue_wait: Times | None = None

@@ -44,6 +44,10 @@ One file, `appliance.toml`, holds what an operator may set. The first of these t
 `--config`, the one named in `$MOE_APPLIANCE_CONFIG`, `./appliance.toml`, `/etc/moe-appliance/appliance.toml`. Without a
 file the defaults hold. Seats and admins have files of their own: [seats.md](seats.md).
 
+On a box with the package, root, and whoever else may look into `/etc/moe-appliance`, gets the file there from any
+folder: `./appliance.toml` is not looked for, since anybody may have put it there. `--config` and
+`$MOE_APPLIANCE_CONFIG` name another.
+
 - An unknown key is refused, with the file, the line and the key. Nothing of a file with a mistake is applied.
 - A path that does not begin with / is relative to the folder of the file, or to the current one without a file.
 - Each setting has an environment variable, given below, that wins over the file. Text and paths are written as they

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.ledger.rows import Activity
+from gateway.ledger.rows import Activity, LedgerState
 from gateway.snapshot import (
     FileView,
     GatewaySnapshot,
     HistoryView,
-    LedgerView,
     SeatView,
     StreamView,
     WaitingView,
@@ -180,7 +179,7 @@ def lively() -> tuple[BoxState, GatewaySnapshot]:
         seats=seats,
         history=history,
         events=events,
-        ledger=LedgerView(rows=18_240, size_bytes=9_400_000, oldest_s=NOW_S - 40 * 86_400, busy=activity),
+        ledger=LedgerState(rows=18_240, size_bytes=9_400_000, oldest_s=NOW_S - 40 * 86_400, busy=activity),
     )
     return box(context_tokens=262_144).model_copy(update={"gauges": gauges}), found
 

@@ -159,21 +159,9 @@ def _wants(needs: Wanted, facts: Facts) -> Wants:
 
 
 def _judged(state_dir: Path, wants: Wants, seen: Preflight) -> Preflight:
-    found = _caused((*checks.judge(seen.facts, wants.needs), *wants.findings))
+    found = checks.linked((*checks.judge(seen.facts, wants.needs), *wants.findings))
     known, trouble = _forced(state_dir)
     return replace(seen, findings=(*forced.apply(found, known, wants.needs.plan_id), *trouble))
-
-
-def _caused(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What follows from missing cards, with the cause that is there."""
-    present = {finding.id for finding in findings}
-    cause = next((id_ for id_ in checks.NO_CARDS if id_ in present), None)
-    return tuple(
-        finding.model_copy(update={"depends_on": cause})
-        if finding.depends_on == "gpu.count" and "gpu.count" not in present
-        else finding
-        for finding in findings
-    )
 
 
 def _forced(state_dir: Path) -> tuple[tuple[forced.Forced, ...], tuple[Finding, ...]]:

@@ -18,7 +18,7 @@ import orjson
 from appliance.checkpoint import gguf_child
 from appliance.checkpoint.faults import Fault, complaint, plain
 from appliance.checkpoint.tensors import Checkpoint, Format, Shard, Tensor
-from appliance.errors import CheckpointError
+from appliance.errors import DEMO_EXTRA, CheckpointError
 
 DEADLINE_S = 300.0
 _AGAIN = "download the file again, or continue the download: curl -C - -O URL"
@@ -71,7 +71,7 @@ def _headers(folder: Path, files: Sequence[str]) -> list[dict[str, Any]]:
     if child.returncode == gguf_child.NO_PACKAGE:
         raise CheckpointError(
             f"{plain(paths[0])}: reading GGUF needs the package gguf, which is not installed",
-            "pip install 'moe-appliance[demo]'",
+            DEMO_EXTRA,
         )
     if child.returncode != 0:
         number, colon, reason = said.partition(": ")

@@ -41,7 +41,12 @@ def _version(asked: bool) -> None:
 def root(
     ctx: typer.Context,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Configuration file. Default: ./appliance.toml, then /etc.")
+        Path | None,
+        typer.Option(
+            "--config",
+            help="Configuration file. Default: $MOE_APPLIANCE_CONFIG, ./appliance.toml, then /etc's. The package's "
+            "command takes /etc's first, for root and for who may look into /etc/moe-appliance.",
+        ),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")

@@ -11,6 +11,7 @@ import typer
 
 from appliance.cli.box import Box
 from appliance.config import SYSTEM_CONFIG, Config, Paths, find_config, load
+from appliance.errors import start_command
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +63,7 @@ def restore(
         print(plain(f"{step.path}: {step.bytes} bytes{', replaces what is there' if step.replaces else ''}{kept}"))
     for name in done.left_out:
         print(plain(f"{name}: left out, this configuration names no place for it"))
-    print("nothing was changed" if dry_run else "restored; start the box: moe-appliance run")
+    print("nothing was changed" if dry_run else f"restored; start the box: {start_command(here()[1].state_dir)}")
 
 
 def _config_file(box: Box) -> Path:

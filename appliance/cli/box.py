@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from appliance.errors import MoeError, NotRunning
+from appliance.errors import MoeError, NotRunning, start_command
 
 if TYPE_CHECKING:
     import httpx
@@ -77,29 +77,33 @@ class Box:
 
     def daemon(self, method: str, path: str) -> httpx.Response:
         """Ask the daemon. Raises NotRunning when none answers."""
-        return _ask(self.paths.control_socket, method, path, self.answer_s)
+        return self._ask(self.paths.control_socket, method, path)
 
     def gateway(self, method: str, path: str) -> httpx.Response:
         """Ask the gateway. Raises NotRunning when none answers."""
-        return _ask(self.paths.gateway_socket, method, path, self.answer_s)
+        return self._ask(self.paths.gateway_socket, method, path)
 
+    def switched_off(self) -> dict[str, str]:
+        """The seats that are off by hand, and by whom, as it is kept; none when that cannot be read."""
+        from gateway.overlayfile import kept_in
 
-def _ask(socket_path: Path, method: str, path: str, answer_s: float) -> httpx.Response:
-    import httpx
+        kept = kept_in(self.paths.state_dir)
+        return kept.off if kept is not None else {}
 
-    try:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), timeout=answer_s) as client:
-            return client.request(method, f"http://box{path}")
-    except httpx.ConnectError as error:
-        refused: Any = str(error)
-        if "Permission" in refused:
-            raise MoeError(f"no permission for {socket_path}", "use sudo, or join the socket's group") from error
-        raise NotRunning(
-            f"no appliance answers at {socket_path}",
-            "systemctl start moe-appliance   or, without systemd: moe-appliance run",
-        ) from error
-    except httpx.HTTPError as error:
-        why = str(error) or type(error).__name__
-        if method != "GET":
-            why += "; what was asked of it may yet be done"
-        raise NotRunning(f"the appliance at {socket_path} does not answer: {why}", "moe-appliance status") from error
+    def _ask(self, socket_path: Path, method: str, path: str) -> httpx.Response:
+        import httpx
+
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), timeout=self.answer_s) as client:
+                return client.request(method, f"http://box{path}")
+        except httpx.ConnectError as error:
+            if "Permission" in str(error):
+                raise MoeError(f"no permission for {socket_path}", "use sudo, or join the socket's group") from error
+            raise NotRunning(f"no appliance answers at {socket_path}", start_command(self.paths.state_dir)) from error
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            if method != "GET":
+                why += "; what was asked of it may yet be done"
+            raise NotRunning(
+                f"the appliance at {socket_path} does not answer: {why}", "moe-appliance status"
+            ) from error

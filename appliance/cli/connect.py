@@ -144,7 +144,7 @@ def _key_of(box: Box, seats_file: Path | None, target: Target, why: str) -> str:
     """The key; on the box it must be that of the seat."""
     key = _key(box, target.seat, why)
     if seats_file is not None:
-        found = load_seats(seats_file).authenticate([(b"x-api-key", key.encode())], time.time())
+        found = load_seats(seats_file).check(key, time.time())
         if not isinstance(found, Seat) or found.name != target.seat:
             whose = f"that of seat {found.name}" if isinstance(found, Seat) else "of no seat that may be used"
             remedy = f"export {VARIABLE}=KEY   with the right one; a new one: moe-appliance seats rotate {target.seat}"

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Protocol, cast
@@ -18,7 +18,9 @@ from typing import Annotated, Protocol, cast
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from appliance.cli.terminal import plain
 from appliance.errors import MoeError
 from appliance.keyedit import Listed, NewKey
 
@@ -34,6 +36,10 @@ class KeyFiles(Protocol):
     @property
     def admins_file(self) -> Path:
         """admins.toml of this box; it need not exist."""
+        ...
+
+    def switched_off(self) -> dict[str, str]:
+        """The seats that are off by hand in the running box, and by whom."""
         ...
 
     def notify_reload(self) -> str:
@@ -122,12 +128,15 @@ def _print_key(line: str, kind: str, name: str) -> None:
         ) from exc
 
 
-def show_list(kind: str, rows: Iterable[Listed], path: Path, *, as_json: bool) -> None:
-    """Print the accounts of a file as a table or as JSON."""
+def show_list(
+    kind: str, rows: Iterable[Listed], path: Path, *, as_json: bool, off: Mapping[str, str] | None = None
+) -> None:
+    """Print the accounts of a file as a table or as JSON. `off`: seats that are off by hand, and by whom."""
+    off = off or {}
     rows = list(rows)
     seats = kind == "seat"
     if as_json:
-        print(json.dumps({f"{kind}s": [_json_row(row, seats=seats) for row in rows]}))
+        print(json.dumps({f"{kind}s": [_json_row(row, off.get(row.name), seats=seats) for row in rows]}))
         return
     if not rows:
         say(f"There is no {kind} in {path}.", f"To add one: moe-appliance {kind}s add NAME")
@@ -138,23 +147,24 @@ def show_list(kind: str, rows: Iterable[Listed], path: Path, *, as_json: bool) -
     if seats:
         table.add_column("old key works until", overflow="fold")
     for row in rows:
-        cells = [row.name, str(row.state)]
+        cells = [row.name, f"off by {off[row.name]}" if row.name in off else str(row.state)]
         if seats:
             limits = (row.max_streams, row.tokens_per_month)
             cells += ["-" if limit is None else f"{limit:,}".replace(",", " ") for limit in limits]
         cells.append(stamp(row.expires) or "never")
         if seats:
             cells.append(stamp(row.old_until) or "-")
-        table.add_row(*cells)
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 160
     console.print(table)
 
 
-def _json_row(row: Listed, *, seats: bool) -> dict[str, str | int | None]:
+def _json_row(row: Listed, off_by: str | None, *, seats: bool) -> dict[str, str | int | None]:
     shown: dict[str, str | int | None] = {"name": row.name, "state": str(row.state)}
     if seats:
+        shown["off_by"] = off_by
         shown["max_streams"] = row.max_streams
         shown["tokens_per_month"] = row.tokens_per_month
     shown["expires"] = stamp(row.expires)

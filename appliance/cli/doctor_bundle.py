@@ -15,12 +15,11 @@ import io
 import json
 import os
 import platform
-import re
 import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -29,15 +28,12 @@ from pathlib import Path
 from appliance import __version__, keyedit
 from appliance.box import child
 from appliance.cli.box import Box
+from appliance.cli.doctor_names import WEEK_S, head, redactor_of
 from appliance.cli.events import kept
 from appliance.errors import MoeError
-from appliance.files import open_regular
 from appliance.redact import Redactor
-from gateway.keyfile import FILE_MAX_BYTES
 from gateway.ledger import reading
 from gateway.ledger.writing import NAME
-from gateway.overlay import Overlay
-from gateway.overlayfile import NOBODY
 from gateway.state import BoxState
 
 UNIT = "moe-appliance.service"
@@ -45,11 +41,7 @@ PROGRAM_S = 12.0
 WHOLE_S = 18.0
 """A program that must be killed takes PROGRAM_S and up to 5 s more to go."""
 LOG_LINES = 2000
-HEAD_BYTES = 64 * 1024
-WEEK_S = 7 * 86400.0
 LEFT_OUT = "left out; --engine-log"
-_TABLE = re.compile(rb"(?m)^\s*\[\s*(seats|admins)\s*\.\s*[\"']?([A-Za-z0-9._-]+)")
-_NO_PERSON = frozenset({"", "root", "moe-appliance", "nobody", NOBODY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +63,16 @@ def collect(box: Box, *, engine_log: bool) -> list[Part]:
         "events.json": lambda: _json(redactor.value(_events(box))),
         "configuration.json": lambda: _json(redactor.value(box.config.model_dump(mode="json"))),
         "seats.json": lambda: _json(redactor.value(_accounts(box))),
-        "overlay.json": lambda: _json(redactor.value(json.loads(_head(box.paths.state_dir / "overlay.json")))),
+        "overlay.json": lambda: _json(redactor.value(json.loads(head(box.paths.state_dir / "overlay.json")))),
         "usage.json": lambda: _json(_usage(box)),
-        "plan-head.txt": lambda: _head(_plan_file(box)),
+        "plan-head.txt": lambda: head(_plan_file(box)),
         "preflight.json": lambda: _said(_us(box, "preflight", "--cached", "--json")),
         "journal.txt": lambda: _program(
             "journalctl", "-u", UNIT, "-n", str(LOG_LINES), "--no-pager", "-o", "short-iso"
         ),
         "systemctl.txt": lambda: _program("systemctl", "show", UNIT, "--no-pager"),
         "nvidia-smi.txt": lambda: _program("nvidia-smi", "-q"),
-        **{f"proc/{name}": partial(_head, Path("/proc", name)) for name in ("meminfo", "loadavg", "cpuinfo")},
+        **{f"proc/{name}": partial(head, Path("/proc", name)) for name in ("meminfo", "loadavg", "cpuinfo")},
         "disk.txt": lambda: _disk(box.paths.state_dir),
     }
     return at_once({name: partial(_part, name, make, redactor) for name, make in makers.items()}, WHOLE_S)
@@ -134,82 +126,6 @@ def write(parts: list[Part], path: Path, now_s: float) -> None:
         if made:
             path.unlink(missing_ok=True)
         raise MoeError(f"cannot write {path}: {error.strerror}", "choose another file: --out FILE") from error
-
-
-def redactor_of(box: Box, *, engine_log: bool = False) -> Redactor:
-    """What this box must not tell."""
-    names = _tables(box)
-    seats = names["seats"] | _ledgers_seats(box)
-    return Redactor(_secrets(box), seats, names["admins"], _persons(box), last_words=engine_log)
-
-
-def _tables(box: Box) -> dict[str, set[str]]:
-    """The names in both files and in the copy of the last good one, whether or not they can be read as TOML."""
-    found: dict[str, set[str]] = {"seats": set(), "admins": set()}
-    try:
-        files = [box.seats_file, box.admins_file, box.paths.state_dir / "seats.last-good.toml"]
-    except MoeError:
-        return found
-    found["seats"] |= {row.name for row in _rows(lambda: keyedit.list_seats(box.seats_file))}
-    found["admins"] |= {row.name for row in _rows(lambda: keyedit.list_admins(box.admins_file))}
-    for file in files:
-        try:
-            with open_regular(file) as opened:
-                raw = opened.read(FILE_MAX_BYTES)
-        except OSError:
-            continue
-        for kind, name in _TABLE.findall(raw):
-            found[kind.decode()].add(name.decode())
-    return found
-
-
-def _ledgers_seats(box: Box) -> set[str]:
-    """Also those that are gone from the file; their names stand in what happened."""
-    try:
-        return {row.seat for _, row in reading.months(box.paths.state_dir / NAME)}
-    except (MoeError, OSError):
-        return set()
-
-
-def _persons(box: Box) -> set[str]:
-    """Who acted: users of this machine, by what is kept of them; and the one who asks."""
-    found = {os.environ.get(name, "") for name in ("SUDO_USER", "USER", "LOGNAME")}
-    try:
-        found |= {event.who for event in kept(box, time.time() - WEEK_S)}
-        overlay = Overlay.model_validate_json(_head(box.paths.state_dir / "overlay.json"))
-        found |= set(overlay.off.values()) | ({overlay.changed.by} if overlay.changed is not None else set())
-    except (MoeError, OSError, ValueError):
-        pass
-    return found - _NO_PERSON
-
-
-def _rows(look: Callable[[], tuple[keyedit.Listed, ...]]) -> tuple[keyedit.Listed, ...]:
-    try:
-        return look()
-    except (MoeError, OSError):
-        return ()
-
-
-def _secrets(box: Box) -> Iterator[str]:
-    """The contents of key files, and of the engine's environment."""
-    try:
-        config, paths = box.config, box.paths
-    except MoeError:
-        return
-    yield from dict(getattr(config.engine, "env", None) or {}).values()
-    files = [paths.admins_file.with_name("first-admin-token"), *sorted(paths.runtime_dir.glob("*.key"))]
-    if (key_file := getattr(config.engine, "key_file", None)) is not None:
-        files.append(key_file)
-    for file in files:
-        try:
-            yield _head(file).strip()
-        except OSError:
-            continue
-    try:
-        with open_regular(paths.state_dir / "cookie.secret") as secret:
-            yield secret.read(HEAD_BYTES).decode("latin-1")
-    except OSError:
-        return
 
 
 def _status(box: Box, engine_log: bool) -> object:
@@ -276,12 +192,6 @@ def _disk(folder: Path) -> str:
     found = os.statvfs(folder)
     size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
     return f"{folder}: {free} of {size} bytes free, {found.f_favail} of {found.f_files} inodes free\n"
-
-
-def _head(path: Path) -> str:
-    """Raises OSError; /proc files have no length and are read all the same."""
-    with open_regular(path) as file:
-        return file.read(HEAD_BYTES).decode("utf-8", "replace")
 
 
 def _us(box: Box, *words: str) -> child.Answer:

@@ -95,9 +95,10 @@ def seat_on(ctx: typer.Context, name: NameArgument) -> None:
 
 def _act(box: Box, action: str, seat: str = "") -> None:
     try:
-        print(_done(box.gateway("POST", f"/{action}{box.asker(seat=seat)}")))
+        answer = box.gateway("POST", f"/{action}{box.asker(seat=seat)}")
     except NotRunning as error:
         _away(box, error)
+    print(_done(answer, "moe-appliance seats list" if seat else "moe-appliance status"))
 
 
 def _engine(box: Box, action: str, verb: str) -> None:
@@ -106,14 +107,14 @@ def _engine(box: Box, action: str, verb: str) -> None:
     except NotRunning:  # the gateway is down or hangs; the daemon looks after the engine all the same
         print(_said(box.daemon("POST", f"{verb}{box.asker()}")))
         return
-    print(_done(answer))
+    print(_done(answer, "moe-appliance status"))
 
 
-def _done(answer: httpx.Response) -> str:
+def _done(answer: httpx.Response, remedy: str) -> str:
     """What the gateway did. Raises MoeError when it did not."""
     said = _json(answer)
     if not said.get("ok"):
-        raise MoeError(f"not done: {said.get('said', f'answered {answer.status_code}')}", "moe-appliance status")
+        raise MoeError(f"not done: {said.get('said', f'answered {answer.status_code}')}", remedy)
     return str(said["said"])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import sys
 from pathlib import Path
 from typing import TextIO, cast
@@ -19,7 +20,7 @@ from appliance.cli.logstream import LogStream
 from appliance.cli.terminal import finding
 from appliance.config import public_url
 from appliance.daemon import Daemon, adapter_of
-from appliance.errors import EXIT_CONFIG, MoeError
+from appliance.errors import EXIT_CONFIG, PACKAGE_STATE_DIR, ConfigError, MoeError, start_command
 from appliance.examine import Examiner
 from appliance.notify import Notify
 from appliance.printable import printable
@@ -41,8 +42,25 @@ def run(ctx: typer.Context) -> None:
     box: Box = ctx.obj
     notify = Notify.taken_from(os.environ, os.getpid())
     config, paths = box.config, box.paths
+    _refuse_root(paths.state_dir)
     log = logs.configure("daemon", cast(TextIO, LogStream(sys.stderr)))
     asyncio.run(_run(Daemon(config, paths, log, hangup_stops=sys.stderr.isatty(), notify=notify)))
+
+
+def _refuse_root(state_dir: Path) -> None:
+    """Root's files in somebody else's folder would keep the service from its own state. Raises ConfigError."""
+    owner = state_dir.stat().st_uid if state_dir.exists() else 0
+    if os.geteuid() != 0 or owner == 0:
+        return
+    try:
+        name = user = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name, user = f"user {owner}", f"'#{owner}'"
+    by_hand = f"sudo -u {user} moe-appliance run"
+    raise ConfigError(
+        f"state_dir {state_dir} belongs to {name}, and you are root",
+        start_command(state_dir) if state_dir == PACKAGE_STATE_DIR else by_hand,
+    )
 
 
 async def _run(daemon: Daemon) -> None:

@@ -75,9 +75,11 @@ def limit(
 
 @app.command("list")
 def list_(ctx: typer.Context, file: FileOption = None, as_json: JsonOption = False) -> None:
-    """List the seats; keys are not stored and not shown."""
-    path = file or key_files(ctx).seats_file
-    show_list("seat", keyedit.list_seats(path), path, as_json=as_json)
+    """List the seats, with who switched one off by hand; keys are not stored and not shown."""
+    files = key_files(ctx)
+    path = file or files.seats_file
+    off = {} if file else files.switched_off()
+    show_list("seat", keyedit.list_seats(path), path, as_json=as_json, off=off)
 
 
 @app.command()

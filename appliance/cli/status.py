@@ -18,7 +18,7 @@ from rich.text import Text
 
 from appliance.cli import status_live
 from appliance.cli.bars import bars, legend
-from appliance.cli.terminal import TONES, finding, plain, say, table
+from appliance.cli.terminal import TONES, finding, heading, plain, say, table
 from gateway.status.views import FindingRow, LanesView, LaneView, PlanView, SeatRow, StatusView
 
 BAR_CHARS = 20
@@ -48,7 +48,6 @@ def status(view_json: Mapping[str, Any] | str | bytes | StatusView, as_json: boo
 def render(view: StatusView, console: Console) -> None:
     """Print the view for people."""
     _verdict(view, console)
-    status_live.operator(view, console)
     _findings(view.findings, console)
     _engine(view, console)
     status_live.cards(view, console)
@@ -63,11 +62,6 @@ def render(view: StatusView, console: Console) -> None:
         status_live.fifth(view, console)
         status_live.ledger(view, console)
     status_live.events(view, console)
-
-
-def _heading(console: Console, name: str, more: str) -> None:
-    console.print()
-    say(console, (name, "bold"), f"  {more}")
 
 
 def _verdict(view: StatusView, console: Console) -> None:
@@ -91,7 +85,7 @@ def _findings(rows: Iterable[FindingRow], console: Console) -> None:
 
 def _engine(view: StatusView, console: Console) -> None:
     engine = view.engine
-    _heading(console, "engine", f"{engine.phase}, {engine.kind or 'no kind'}, {', '.join(engine.models) or 'no model'}")
+    heading(console, "engine", f"{engine.phase}, {engine.kind or 'no kind'}, {', '.join(engine.models) or 'no model'}")
     if engine.step or engine.progress.value is not None:
         say(console, f"{engine.step or engine.headline} {engine.progress}", indent=2)
     if engine.cause is not None:
@@ -110,7 +104,7 @@ def _engine(view: StatusView, console: Console) -> None:
 
 
 def _plan(plan: PlanView, console: Console) -> None:
-    _heading(console, "plan", f"{plan.name}, {plan.cold} of {plan.experts} experts in host RAM")
+    heading(console, "plan", f"{plan.name}, {plan.cold} of {plan.experts} experts in host RAM")
     say(console, (plan.verdict, TONES[plan.tone]), indent=2)
     for drawn in (bars(plan.bars, console.width - 2, ascii_only=console.options.ascii_only), legend(plan.bars)):
         console.print(Padding(drawn, (0, 0, 0, 2)))
@@ -118,9 +112,9 @@ def _plan(plan: PlanView, console: Console) -> None:
 
 def _table(*headings: str) -> Table:
     made = table()
-    for heading in headings:
-        left = heading in ("", "seat", "state", "step", "request", "pace")
-        made.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for name in headings:
+        left = name in ("", "seat", "state", "step", "request", "pace")
+        made.add_column(name, justify="left" if left else "right", no_wrap=True)
     return made
 
 
@@ -135,7 +129,7 @@ def _row(table: Table, *cells: object, style: str = "") -> None:
 
 
 def _streams(lanes: LanesView, view: StatusView, console: Console) -> None:
-    _heading(console, "streams", f"{lanes.busy} of {lanes.streams_max} busy, floor {view.engine.floor}")
+    heading(console, "streams", f"{lanes.busy} of {lanes.streams_max} busy, floor {view.engine.floor}")
     wide = console.width >= WIDE_COLUMNS
     table = _table("", "seat", "step", "pace", "tok/s", "tokens", "age", *(("request",) if wide else ()))
     for lane in lanes.rows:
@@ -159,9 +153,9 @@ def _bar(lane: LaneView, lanes: LanesView) -> Text:
 def _queue(view: StatusView, console: Console) -> None:
     queue = view.queue
     if not queue.rows:
-        _heading(console, "queue", "nobody waits")
+        heading(console, "queue", "nobody waits")
         return
-    _heading(console, "queue", f"{queue.depth} of {queue.max}, at most {queue.deadline}")
+    heading(console, "queue", f"{queue.depth} of {queue.max}, at most {queue.deadline}")
     table = _table("position", "seat", "waited", "its turn in", "request")
     for row in queue.rows:
         _row(table, row.position, row.seat, row.waited, row.predicted, row.request_id)
@@ -170,9 +164,9 @@ def _queue(view: StatusView, console: Console) -> None:
 
 def _seats(view: StatusView, console: Console) -> None:
     if not view.seats:
-        _heading(console, "seats", "none yet: moe-appliance seats add NAME")
+        heading(console, "seats", "none yet: moe-appliance seats add NAME")
         return
-    _heading(console, "seats", "since the gateway started")
+    heading(console, "seats", "since the gateway started")
     wide = console.width >= WIDE_COLUMNS
     more = ("from cache", "wait 95 %", "this month") if wide else ()
     table = _table("seat", "state", "running", "waiting", "served", "refused", "failed", "tokens out", *more)
@@ -195,7 +189,7 @@ def _numbers(view: StatusView, console: Console) -> None:
     numbers, gateway = view.numbers, view.gateway
     counts = f"served {numbers.served}  refused {numbers.refused}  failed {numbers.failed}"
     counts += f"  left by the client {numbers.left}"
-    _heading(console, "gateway", f"{gateway.state} for {gateway.uptime}, restarts {gateway.restarts}")
+    heading(console, "gateway", f"{gateway.state} for {gateway.uptime}, restarts {gateway.restarts}")
     rates = f"mean stream {numbers.mean_hold}  streams ended when full {numbers.drain_rate}"
     say(console, (f"{counts}  {rates}", "dim"), indent=2)
     held = f"bodies held {numbers.body_bytes} of {numbers.body_budget_bytes}"

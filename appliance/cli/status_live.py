@@ -1,4 +1,4 @@
-"""What moves, in the text of `status`: mode, sparklines, cards, chance of one more stream, ledger, events.
+"""What moves, in the text of `status`: sparklines, cards, chance of one more stream, ledger, events.
 
 Writes to the console it is given. As status.py, it computes nothing and believes no text of others.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from appliance.cli.terminal import TONES, say
+from appliance.cli.terminal import TONES, heading, say
 from gateway.status.live import GpuView, SparkView
 from gateway.status.views import StatusView
 
@@ -16,18 +16,11 @@ SPARK_CHARS = 40
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def operator(view: StatusView, console: Console) -> None:
-    """The mode, while it is not serving."""
-    if view.operator.sentence:
-        command = f"  {view.operator.command}" if view.operator.command else ""
-        say(console, (view.operator.sentence, TONES["warn"]), (command, "bold cyan"), indent=2)
-
-
 def history(view: StatusView, console: Console) -> None:
     """The last hour, a line for each figure."""
     if view.history is None:
         return
-    _heading(console, "history", f"the last {view.history.span}")
+    heading(console, "history", f"the last {view.history.span}")
     for spark in view.history.sparks:
         mark = f"  {spark.mark_label}" if spark.mark_label else ""
         say(console, f"{spark.label:<18}", (_line(spark), "green"), f"  {spark.now}", (mark, "dim"), indent=2)
@@ -51,7 +44,7 @@ def cards(view: StatusView, console: Console) -> None:
     if gauges is None:
         return
     age = f"{gauges.age} old" if gauges.stale else f"{gauges.age} ago"
-    _heading(console, "cards", f"{age}{f', {gauges.error}' if gauges.error else ''}")
+    heading(console, "cards", f"{age}{f', {gauges.error}' if gauges.error else ''}")
     for gpu in gauges.gpus:
         slowed = f"  slowed by {', '.join(gpu.slowed_by)}" if gpu.slowed_by else ""
         say(console, (_card(gpu), "dim" if gauges.stale else ""), (slowed, TONES["warn"]), indent=2)
@@ -73,7 +66,7 @@ def _card(gpu: GpuView) -> str:
 def fifth(view: StatusView, console: Console) -> None:
     """The measured chance of one more stream."""
     if view.fifth is not None:
-        _heading(console, f"stream {view.fifth.streams + 1}", "")
+        heading(console, f"stream {view.fifth.streams + 1}", "")
         say(console, (view.fifth.sentence, TONES[view.fifth.tone] if view.fifth.enough else "dim"), indent=2)
 
 
@@ -82,7 +75,7 @@ def ledger(view: StatusView, console: Console) -> None:
     row = view.ledger
     if row is None:
         return
-    _heading(console, "ledger", f"{row.rows} requests over {row.kept_for}, {row.size}")
+    heading(console, "ledger", f"{row.rows} requests over {row.kept_for}, {row.size}")
     if not row.ok:
         said = f"{row.lost} lost, {row.waiting} in memory"
         say(console, (f"{said}: {row.error}" if row.error else said, TONES["warn"]), indent=2)
@@ -92,13 +85,8 @@ def events(view: StatusView, console: Console) -> None:
     """The latest events, newest first."""
     if not view.events:
         return
-    _heading(console, "events", "the latest; more: moe-appliance events")
+    heading(console, "events", "the latest; more: moe-appliance events")
     for event in view.events[:EVENTS_SHOWN]:
         who = f"  {event.who}" if event.who else ""
         style = "" if event.severity == "info" else TONES[event.severity]
         say(console, (f"{event.at:<12}  ", "dim"), (event.text, style), (who, "bold"), indent=2)
-
-
-def _heading(console: Console, name: str, more: str) -> None:
-    console.print()
-    say(console, (name, "bold"), f"  {more}")

@@ -29,6 +29,12 @@ def say(console: Console, *parts: str | tuple[str, str], indent: int = 0) -> Non
     console.print(Text.assemble(" " * indent, *clean), soft_wrap=True)
 
 
+def heading(console: Console, name: str, more: str) -> None:
+    """Begin a part of what is told."""
+    console.print()
+    say(console, (name, "bold"), f"  {more}")
+
+
 def table() -> Table:
     """A table without lines, its columns still to be added."""
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))

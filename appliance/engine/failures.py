@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from appliance.errors import DEMO_EXTRA
 from gateway.state import Cause
 
 LOG_REMEDY = "moe-appliance status (shows the engine's last log lines)"
@@ -131,7 +132,7 @@ PATTERNS = (
         r"No module named '(?P<module>xllamacpp|gguf)(?:\.[^']*)?'",
         "engine.module_missing",
         "The Python package {module} is not installed.",
-        "pip install 'moe-appliance[demo]'",
+        DEMO_EXTRA,
     ),
     _row(
         r"No module named '?(?P<module>[\w.]+)'?",

@@ -7,7 +7,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -53,10 +52,6 @@ class Months:
                 was.requests + 1,
             )
 
-    def at(self, now_s: float) -> Mapping[str, SeatMonth]:
-        """The sums of the month of `now_s`: empty once a new month has begun."""
-        return dict(self.seats) if self.month.start_s <= now_s < self.month.end_s else {}
-
     def of(self, seat: str, now_s: float) -> SeatMonth:
-        """The same of one seat."""
+        """One seat's sums of the month of `now_s`: nothing once a new month has begun."""
         return self.seats.get(seat, NOTHING) if self.month.start_s <= now_s < self.month.end_s else NOTHING

@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.errors import MoeError
+from gateway.errors import MoeError, start_command
 from gateway.ledger.file import is_damage
 from gateway.ledger.months import Month
 from gateway.ledger.rows import Served, Usage
@@ -148,7 +148,8 @@ _AWAY = "moe-appliance restore FILE   or move it away: {path}"
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection to a ledger that this program knows."""
     if not path.is_file():
-        raise MoeError(f"there is no ledger {path} yet", "it begins with the first request: moe-appliance run")
+        remedy = f"it begins with the first request: {start_command(path.parent)}"
+        raise MoeError(f"there is no ledger {path} yet", remedy)
     try:
         with contextlib.closing(_connection(path)) as db:
             [version] = db.execute("PRAGMA user_version").fetchone()

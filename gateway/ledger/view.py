@@ -9,13 +9,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.ledger.rows import LedgerState, Row, SeatMonth
 from gateway.ledger.writing import NAME, Ledger
 from gateway.outcome import Outcome
-from gateway.snapshot import LedgerView
 from gateway.state import Finding, Severity
 
 if TYPE_CHECKING:
@@ -92,16 +91,6 @@ def over_budget(core: Core, seat: str, budget_tokens: int | None) -> bool:
         return False
     month = month_of(core, seat, budget_tokens)
     return month is not None and month.over
-
-
-def ledger_view(core: Core) -> LedgerView | None:
-    """How the ledger is; None = none is kept."""
-    if core.ledger is None:
-        return None
-    state = core.ledger.state
-    shown = asdict(replace(state, busy=None))
-    del shown["upkeep_error"]  # a finding says it
-    return LedgerView(**shown | {"busy": state.busy})
 
 
 def ledger_findings(core: Core) -> tuple[Finding, ...]:

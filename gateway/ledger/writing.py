@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from gateway.ledger.reading import hours, intervals
 from gateway.ledger.rows import LedgerState, Row, SeatMonth, Served
 from gateway.ledger.schema import values_of, values_of_event
 from gateway.logs import Log
+from gateway.settings import LOOK_BACK_DAYS
 from gateway.sizing.activity import day_offset_s, measure
 from gateway.state import Event
 
@@ -47,8 +48,8 @@ LOOK_S = 900.0
 LOOK_ROWS = 50
 """Rows that a look takes in between two pauses, half a millisecond: it shares the interpreter with the streams."""
 LOOK_PAUSE_S = 0.005
-LOOK_BACK_S = 14 * 86400.0
 DAY_S = 86400.0
+LOOK_BACK_S = LOOK_BACK_DAYS * DAY_S
 _MENDED_BY_WAITING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
 
@@ -118,14 +119,8 @@ class Ledger:
             return state
         return replace(state, error="the thread that writes has ended; the gateway's log says why")
 
-    @property
-    def months(self) -> Mapping[str, SeatMonth]:
-        """What each seat used in this calendar month, UTC, without budgets. Empty until the file was read."""
-        with self._lock:
-            return self._months.at(self._now())
-
     def month_of(self, seat: str) -> SeatMonth:
-        """The same of one seat; zeros when it used nothing yet."""
+        """What a seat used in this calendar month, UTC, without its budget; zeros until the file was read."""
         with self._lock:
             return self._months.of(seat, self._now())
 

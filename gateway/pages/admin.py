@@ -1,58 +1,43 @@
-"""The operator's page over TCP: login, page, its live part, JSON, static files. Touches the ASGI channels and clocks.
+"""The operator's page over TCP: page, its live part, JSON, static files, actions. Touches the ASGI channels and clocks.
 
 Rules:
 - Only admins: a session cookie, or an admin token as `Authorization: Bearer`. A seat key opens nothing here.
 - Every answer below /admin, refusals too, carries HEADERS; all but static files may not be stored.
-- A token is never logged and never in an address: the login page takes it from the fragment, which no browser
-  sends.
+- The login page takes a token from the fragment of its address, which no browser sends. The rest of the login, and its
+  rules, are in login.py.
 - The cookie is read by GET routes that change nothing; what changes something is a POST, in a session with the CSRF
-  value of its form, and the cookie is SameSite=Strict. A POST that a browser sends for another site is refused. That
-  needs the referrer policy to be same-origin: with no-referrer, browsers say `Origin: null` for our own forms too.
-- The brake on failed logins never stops the right token: anybody can fail, and would lock everybody out.
+  value of its form.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from gateway.events import Events
 from gateway.keys import ADMIN_PREFIX, SEAT_PREFIX
-from gateway.logs import Log
-from gateway.pages.admin_actions import STALE, AdminActions
-from gateway.pages.assets import static_files, templates
-from gateway.pages.dispatch import Table, page_routes, peer
-from gateway.pages.forms import read_form
-from gateway.pages.latest import Latest
-from gateway.pages.live import FormValue, LivePart
-from gateway.pages.sessions import LIFETIME_S, Ended, FailureBrake, csrf, csrf_good, issue, read
-from gateway.seats import Admin, AdminBook, AdminName, Denied
+from gateway.pages.admin_actions import AdminActions
+from gateway.pages.dispatch import Table, page_routes
+from gateway.pages.live import LivePart
+from gateway.pages.login import LoginAnswers, Served
+from gateway.pages.sessions import issue, read
+from gateway.seats import Admin, AdminBook, AdminName, Denied, Headers
 from gateway.state import Severity
 
 COOKIE = "moe_admin"
 
 
-@dataclass(frozen=True, slots=True)
-class AdminPages:
-    """What the page needs of the gateway. `latest`: how the box is; `secret`: 32 bytes or more that sign the cookies;
-    `actions`: what its buttons do; `secure`: whether a request came over https; `now` and `monotonic` are the clocks,
-    seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminPages(Served):
+    """What the page needs of the gateway. `actions`: what its buttons do."""
 
-    latest: Latest
     admins: Callable[[], AdminBook]
-    log: Log
     events: Events
-    secret: bytes
     actions: AdminActions
-    secure: Callable[[Request], bool]
-    now: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
 
 
 def admin_routes(pages: AdminPages) -> list[BaseRoute]:
@@ -60,39 +45,21 @@ def admin_routes(pages: AdminPages) -> list[BaseRoute]:
     return page_routes("/admin", _AdminAnswers(pages).table, lambda: pages.latest.view().public_url)
 
 
-class _AdminAnswers:
+class _AdminAnswers(LoginAnswers[AdminName]):
+    home, cookie, field = "/admin", COOKIE, "token"
+
     def __init__(self, pages: AdminPages) -> None:
+        super().__init__(pages)
         self._pages = pages
-        self._brake = FailureBrake()
-        self._ended = Ended()
-        self._assets = static_files()
-        self._templates = templates(self._assets)
         self._live = LivePart(self._templates)
         self.table: Table = {
+            **self.login_table(),
             "/admin": {"GET": self._page},
-            "/admin/": {"GET": self._to_page},
             "/admin/fragment": {"GET": self._fragment},
             "/admin/status.json": {"GET": self._json},
-            "/admin/login": {"GET": self._to_page, "POST": self._login},
-            "/admin/logout": {"POST": self._logout},
             **{path: {"POST": self._act} for path in pages.actions.table()},
             **{f"/admin/static/{name}": {"GET": self._static} for name in self._assets},
         }
-
-    # Who asks
-
-    def _who(self, request: Request) -> AdminName | Denied:
-        found = self._session(request)
-        if found is not None:
-            return found
-        asked = self._pages.admins().authenticate(request.scope["headers"], self._pages.now())
-        return asked.name if isinstance(asked, Admin) else asked
-
-    def _session(self, request: Request) -> AdminName | None:
-        cookie = request.cookies.get(COOKIE, "")
-        if cookie in self._ended:
-            return None
-        return read(self._pages.secret, cookie, self._pages.admins(), self._pages.now())
 
     # Pages
 
@@ -105,9 +72,6 @@ class _AdminAnswers:
         now, value = self._pages.latest.view(), self._form_value(request)
         live, logout = self._live.html(now, value), value("logout", "")
         return self._html(200, "page.html", view=now, live=live, admin=who, logout=logout)
-
-    async def _to_page(self, request: Request) -> Response:
-        return RedirectResponse("/admin", 303)
 
     async def _fragment(self, request: Request) -> Response:
         who = self._who(request)
@@ -134,96 +98,49 @@ class _AdminAnswers:
         who = self._who(request)
         if isinstance(who, Denied):
             return _denied(who)
-        cookie = request.cookies.get(COOKIE, "") if self._session(request) is not None else None
+        cookie = self._cookie(request) if self._session(request) is not None else None
         answer = await self._pages.actions.answer(request, who, cookie, self._said_page)
         self._pages.latest.look()
         return answer
 
     def _said_page(self, status: int, said: str) -> Response:
-        return self._html(status, "said.html", said=said)
-
-    def _is_ours(self, request: Request, form: Mapping[str, str], action: str) -> bool:
-        return csrf_good(self._pages.secret, request.cookies.get(COOKIE, ""), action, "", form.get("csrf", ""))
-
-    def _form_value(self, request: Request) -> FormValue:
-        """For the hidden field `csrf` of each form."""
-        return partial(csrf, self._pages.secret, request.cookies.get(COOKIE, ""))
+        return self._html(status, "said.html", error=said)
 
     # Login
 
-    async def _login(self, request: Request) -> Response:
-        try:
-            form = await read_form(request)
-        except TimeoutError:
-            return self._login_page(408, "The form did not arrive in time.")
-        if form is None:
-            return self._login_page(413, "That is too long for a token.")
-        return self._try_token(request, form.get("token", ""))
+    def _asks(self, headers: Headers, now_s: float) -> AdminName | Denied:
+        return _name(self._pages.admins().authenticate(headers, now_s))
 
-    def _try_token(self, request: Request, token: str) -> Response:
-        book, now_s = self._pages.admins(), self._pages.now()
-        found = book.check(token, now_s)
-        if isinstance(found, Denied):
-            return self._login_failed(request, token, found)
-        self._pages.log.info("admin.login", admin=found.name, peer=peer(request))
-        self._pages.events.note("admin.login", Severity.INFO, f"admin {found.name} logged in", found.name)
-        response: Response = RedirectResponse("/admin", 303)
-        cookie = issue(self._pages.secret, found.name, book, now_s)
-        self._ended.begin(cookie)
-        self._set_cookie(request, response, cookie, LIFETIME_S)
-        return response
+    def _owner(self, key: str, now_s: float) -> AdminName | Denied:
+        return _name(self._pages.admins().check(key, now_s))
 
-    def _login_failed(self, request: Request, token: str, found: Denied) -> Response:
-        monotonic_s = self._pages.monotonic()
-        wait_s = self._brake.wait_s(monotonic_s)
-        if wait_s:
-            response = self._login_page(429, f"Too many failed logins. Try again in {wait_s} s.")
-            response.headers["retry-after"] = str(wait_s)
-            return response
-        self._brake.failed(monotonic_s)
-        self._pages.log.warning("admin.refused", reason=str(found.reason), admin=found.name, peer=peer(request))
-        return self._login_page(found.status, _why_not(token, found))
+    def _issued(self, name: AdminName, now_s: float) -> str:
+        return issue(self._pages.secret, name, self._pages.admins(), now_s)
 
-    async def _logout(self, request: Request) -> Response:
-        form = await _form(request)
-        if self._session(request) is not None:
-            if not self._is_ours(request, form, "logout"):
-                return self._said_page(403, STALE)
-            self._ended.end(request.cookies[COOKIE], self._pages.now())
-        response = RedirectResponse("/admin", 303)
-        self._set_cookie(request, response, "", 0)
-        return response
+    def _read(self, cookie: str, now_s: float) -> AdminName | None:
+        return read(self._pages.secret, cookie, self._pages.admins(), now_s)
 
-    def _set_cookie(self, request: Request, response: Response, value: str, max_age: int) -> None:
-        secure = self._pages.secure(request)
-        response.set_cookie(
-            COOKIE, value, max_age=max_age, path="/admin", secure=secure, httponly=True, samesite="strict"
-        )
+    def _logged_in(self, name: AdminName, peer: str) -> None:
+        self._pages.log.info("admin.login", admin=name, peer=peer)
+        self._pages.events.note("admin.login", Severity.INFO, f"admin {name} logged in", name)
+
+    def _refused(self, found: Denied, peer: str) -> None:
+        self._pages.log.warning("admin.refused", reason=str(found.reason), admin=found.name, peer=peer)
+
+    def _why_not(self, key: str) -> str:
+        if key.startswith(SEAT_PREFIX) and not key.startswith(ADMIN_PREFIX):
+            return "This is a seat key: it opens the page of its seat, /seat, and nothing here."
+        return "" if key else "Paste an admin token."
 
     def _login_page(self, status: int, error: str) -> Response:
         nobody = not self._pages.admins().accounts
         return self._html(status, "login.html", error=error, nobody=nobody)
 
-    def _html(self, status: int, template: str, **values: object) -> Response:
-        return Response(self._templates.get_template(template).render(values), status, media_type="text/html")
 
-
-async def _form(request: Request) -> Mapping[str, str]:
-    """The fields; none when they are too many or too late."""
-    try:
-        return await read_form(request) or {}
-    except TimeoutError:
-        return {}
+def _name(found: Admin | Denied) -> AdminName | Denied:
+    return found if isinstance(found, Denied) else found.name
 
 
 def _denied(found: Denied) -> Response:
     headers = {"www-authenticate": 'Bearer realm="moe-appliance admin"'} if found.status == 401 else None
     return JSONResponse({"error": {"code": str(found.reason), "message": found.message}}, found.status, headers)
-
-
-def _why_not(token: str, found: Denied) -> str:
-    if not token:
-        return "Paste an admin token."
-    if token.startswith(SEAT_PREFIX) and not token.startswith(ADMIN_PREFIX):
-        return "This is a seat key: it opens the page of its seat, /seat, and nothing here."
-    return found.message[:1].upper() + found.message[1:]

@@ -18,12 +18,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from gateway.actions import SEAT_ACTIONS, Act, Actions
 from gateway.pages.forms import read_form
-from gateway.pages.sessions import csrf_good
+from gateway.pages.sessions import STALE, csrf_good
 from gateway.seats import AdminName
 
 PREFIX = "/admin/actions/"
 PAGE = "/admin#said"
-STALE = "This form is not of your session, or of one that has ended. Go back, load the page again, and try once more."
 
 Say = Callable[[int, str], Response]
 """(status, sentence) -> a page that says it, with the way back."""

@@ -27,6 +27,8 @@ from gateway.seats import Account, AccountState, AdminBook, AdminName, SeatBook,
 
 LIFETIME_S = 12 * 3600
 SECRET_BYTES = 32
+STALE = "This form is not of your session, or of one that has ended. Go back, load the page again, and try once more."
+"""What to say when `csrf_good` is false."""
 FAILURES_MAX = 5
 FAILURES_WINDOW_S = 60.0
 

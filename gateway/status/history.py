@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from gateway.ledger.rows import Activity
-from gateway.snapshot import GatewaySnapshot, HistoryView, LedgerView
+from gateway.ledger.rows import Activity, LedgerState
+from gateway.sizing.capacity import PROMISE
+from gateway.snapshot import GatewaySnapshot, HistoryView
 from gateway.state import EngineState
 from gateway.status.figures import Figure, Tone, compact, count, fine_percent, gib, hours, pace, percent, seconds, size
 from gateway.status.live import FifthView, HistoryRow, LedgerRow, SparkView
 
 POINTS = 180
-PROMISE = 0.01
-"""Share of working time in which one more stream than there are may be wanted. Source: the study's sizing."""
 _MIB_ONLY = 1 << 30
 
 _Values = Sequence[float | None]
@@ -109,7 +108,7 @@ def _thinned(values: _Values, top: float, keep: Callable[[list[float]], float]) 
     return tuple(points)
 
 
-def fifth_view(ledger: LedgerView | None) -> FifthView | None:
+def fifth_view(ledger: LedgerState | None) -> FifthView | None:
     """How the measured chance stands against the promise; None while nothing was measured."""
     busy = ledger.busy if ledger else None
     if busy is None or busy.hours <= 0:
@@ -141,7 +140,7 @@ def _said(busy: Activity, kept: bool) -> str:
     return f"{more}, measured over {rests}: the {promise} promise is {'kept' if kept else 'not kept'}."
 
 
-def ledger_row(ledger: LedgerView | None, now_s: float) -> LedgerRow | None:
+def ledger_row(ledger: LedgerState | None, now_s: float) -> LedgerRow | None:
     """How the ledger is; None when none is kept."""
     if ledger is None:
         return None

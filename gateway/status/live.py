@@ -23,24 +23,21 @@ class ActionView(View):
 
 
 class OperatorView(View):
-    """What was set by hand. `sentence`: "" while it is serving; `command` ends it."""
+    """What was set by hand. `sentence`: "" while it is serving."""
 
     mode: str = "serving"
     by: str = ""
-    lasted: Figure = Figure()
     sentence: str = ""
-    command: str | None = None
     actions: tuple[ActionView, ...] = ()
     seat_actions: tuple[ActionView, ...] = ()
 
 
 class EventRow(View):
-    """Something that happened. `at`: UTC, for people; `ago`: how long before the view."""
+    """Something that happened. `at`: UTC, for people."""
 
     id: str
     at_s: float
     at: str
-    ago: Figure
     kind: str
     severity: str
     text: str

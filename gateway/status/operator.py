@@ -18,7 +18,6 @@ from gateway.status.figures import seconds
 from gateway.status.live import ActionView, EventRow, OperatorView
 
 EVENTS_SHOWN = 30
-_RESUME = "moe-appliance resume"
 _STAYS = "It stays so, also over a restart of the box, until somebody resumes."
 _STOPPED = frozenset({Phase.OFF, Phase.REFUSED, Phase.FAILED})
 
@@ -28,25 +27,23 @@ def operator_view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) 
     if gateway is None:
         return OperatorView()
     mode = gateway.mode
-    lasted = seconds(None if gateway.mode_since_s is None else now_s - gateway.mode_since_s)
     may_act = not gateway.draining and not box.stopping
     return OperatorView(
         mode=mode,
         by=gateway.mode_by,
-        lasted=lasted,
-        sentence=_sentence(gateway, str(lasted) if lasted.value is not None else ""),
-        command=None if mode == Mode.SERVING else _RESUME,
+        sentence=mode_said(gateway, now_s),
         actions=tuple(_actions(box.engine, gateway)) if may_act else (),
         seat_actions=tuple(_seat_actions(gateway.seats)) if may_act else (),
     )
 
 
-def _sentence(gateway: GatewaySnapshot, lasted: str) -> str:
-    """Short: the verdict tells what it means."""
+def mode_said(gateway: GatewaySnapshot, now_s: float) -> str:
+    """The mode, who set it and when; "" while it is serving."""
     if gateway.mode == Mode.SERVING:
         return ""
-    by = f" by {gateway.mode_by}" if gateway.mode_by else ""
-    return f"{gateway.mode.capitalize()}{by}{f', {lasted} ago' if lasted else ''}"
+    said = gateway.mode.capitalize() + (f" by {gateway.mode_by}" if gateway.mode_by else "")
+    since_s = gateway.mode_since_s
+    return said if since_s is None else f"{said} {seconds(now_s - since_s)} ago"
 
 
 def _actions(engine: EngineState, gateway: GatewaySnapshot) -> Iterator[ActionView]:
@@ -151,7 +148,6 @@ def _event(event: Event, now_s: float) -> EventRow:
         id=event.id,
         at_s=event.at_s,
         at=at.strftime("%H:%M:%S" if at.date() == now.date() else "%d %b %H:%M"),
-        ago=seconds(now_s - event.at_s),
         kind=event.kind,
         severity=str(event.severity),
         text=event.text,

@@ -29,6 +29,7 @@ from gateway.overlay import Mode
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, EngineState, Phase, Severity
 from gateway.status.figures import Tone, percent, seconds
+from gateway.status.operator import mode_said
 from gateway.status.views import FindingRow, QueueView, Verdict
 
 SAME_CAUSE_LIMIT = 3
@@ -58,30 +59,18 @@ def verdict(
         text = f"Draining: new requests are refused; {_still(gateway)}."
         return Verdict(rule=3, tone=Tone.WARN, text=text)
     if box.engine.phase is not Phase.READY:
-        down = _not_ready(box, findings, now_s)
-        return down.model_copy(update={"text": _in_mode(gateway, now_s) + down.text})
+        down, mode = _not_ready(box, findings, now_s), mode_said(gateway, now_s)
+        return down.model_copy(update={"text": f"{mode}. {down.text}"}) if mode else down
     if gateway.mode == Mode.DRAINED:  # 10
-        text = f"{_set(gateway, now_s)}: new requests are refused; {_still(gateway)}. To serve again:"
+        text = f"{mode_said(gateway, now_s)}: new requests are refused; {_still(gateway)}. To serve again:"
         return Verdict(rule=10, tone=Tone.WARN, text=text, command=RESUME)
     if gateway.closed is not None:  # 11
         why = gateway.closed.replace("_", " ")
         return Verdict(rule=11, tone=Tone.WARN, text=f"Not serving: the engine is ready, admission is closed ({why}).")
     if gateway.mode == Mode.PAUSED:  # 12
-        text = f"{_set(gateway, now_s)}: nobody is let through, {_waits(queue)}; {_still(gateway)}. To go on:"
+        text = f"{mode_said(gateway, now_s)}: nobody is let through, {_waits(queue)}; {_still(gateway)}. To go on:"
         return Verdict(rule=12, tone=Tone.WARN, text=text, command=RESUME)
     return _with_findings(_serving(gateway, queue), findings)
-
-
-def _set(gateway: GatewaySnapshot, now_s: float) -> str:
-    """The mode, who set it and when."""
-    said = gateway.mode.capitalize() + (f" by {gateway.mode_by}" if gateway.mode_by else "")
-    since_s = gateway.mode_since_s
-    return said if since_s is None else f"{said} {seconds(max(0.0, now_s - since_s))} ago"
-
-
-def _in_mode(gateway: GatewaySnapshot, now_s: float) -> str:
-    """A sentence before another, about a mode that will count once the engine is ready."""
-    return "" if gateway.mode == Mode.SERVING else f"{_set(gateway, now_s)}. "
 
 
 def _waits(queue: QueueView) -> str:

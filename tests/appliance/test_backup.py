@@ -2,97 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import sqlite3
 import stat
-import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from appliance import restore as module
-from appliance.backup_members import LEDGER, MANIFEST, SEATS
-from appliance.cli import backup
+from appliance.backup_members import LEDGER, MANIFEST
 from appliance.cli.box import Box
 from appliance.errors import AlreadyRunning, MoeError
 from appliance.files import FolderLock
 from appliance.restore import restore
-from gateway.keys import digest_of
 from gateway.ledger import reading
 from gateway.ledger.writing import NAME
+from tests.appliance.backups import CONFIG, LEARNED, SEATS_TOML, contents, made, run, tree
 from tests.gateway.ledgers import NOW_S, row, running_ledger, until
-
-CONFIG = """listen = "127.0.0.1:9123"  # kept
-state_dir = "data"
-runtime_dir = "run"
-"""
-SEATS_TOML = f'# the team\n[seats.ana]\ndigest = "{digest_of("k")}"\n'
-SECRETS = {
-    "data/cookie.secret": "secret-cookie",
-    "data/model/weights.gguf": "secret-weights",
-    "data/engine.log": "secret-log",
-    "data/seats.toml.lock": "secret-lock",
-    "data/first-admin-token": "secret-token",
-    "run/engine-1.key": "secret-key",
-    "run/gateway.json": "secret-runtime",
-}
-LEARNED = {"data/overlay.json": '{"mode": "paused"}', "data/forced.json": "[]", "data/curves.json": "[1]"}
-
-
-def made(home: Path, ledger: bool = True) -> Box:
-    """A box with everything."""
-    for name, text in {"appliance.toml": CONFIG, "data/seats.toml": SEATS_TOML, **SECRETS, **LEARNED}.items():
-        path = home / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    if ledger:
-        with running_ledger(home / "data" / NAME) as kept:
-            kept.put(row())
-    return Box(home / "appliance.toml", {})
-
-
-def run(box: Box, *words: str) -> Result:
-    app = typer.Typer()
-
-    @app.callback()
-    def _root(ctx: typer.Context) -> None:
-        ctx.obj = box
-
-    backup.register(app)
-    return CliRunner().invoke(app, list(words), catch_exceptions=False)
-
-
-def contents(archive: Path) -> dict[str, bytes]:
-    with tarfile.open(archive) as tar:
-        found = {info.name: tar.extractfile(info) for info in tar}
-        return {name: file.read() for name, file in found.items() if file is not None}
-
-
-def tree(home: Path) -> dict[str, bytes]:
-    """Every file, but for locks, which a look makes."""
-    return {
-        str(path.relative_to(home)): path.read_bytes()
-        for path in sorted(home.rglob("*"))
-        if path.is_file() and path.name not in ("lock", f"{NAME}-shm", f"{NAME}-wal")
-    }
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    """A backup of a whole box."""
-    home = tmp_path / "old"
-    home.mkdir()
-    assert run(made(home), "backup", str(tmp_path / "b.tar.gz")).exit_code == 0
-    return tmp_path / "b.tar.gz"
 
 
 def test_a_backup_has_what_cannot_be_made_again_and_no_secret(archive: Path) -> None:
@@ -239,131 +170,6 @@ def test_a_restore_that_fails_in_the_middle_is_undone(
     assert tree(home) == before
 
 
-Change = Callable[[dict[str, Any], list[tuple[tarfile.TarInfo, bytes]]], None]
-
-
-def forged(archive: Path, to: Path, change: Change) -> Path:
-    """The archive with its manifest and members changed."""
-    found = contents(archive)
-    manifest = json.loads(found.pop(MANIFEST))
-    members = []
-    for name, data in found.items():
-        info = tarfile.TarInfo(name)
-        info.size = len(data)
-        members.append((info, data))
-    change(manifest, members)
-    with tarfile.open(to, "w:gz") as tar:
-        raw = json.dumps(manifest).encode()
-        info = tarfile.TarInfo(MANIFEST)
-        info.size = len(raw)
-        tar.addfile(info, io.BytesIO(raw))
-        for member, data in members:
-            tar.addfile(member, io.BytesIO(data))
-    return to
-
-
-def added(name: str, **fields: Any) -> Change:
-    """A further member, also in the manifest."""
-
-    def change(manifest: dict[str, Any], members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-        info, data = tarfile.TarInfo(name), b"evil"
-        info.size = len(data)
-        for key, value in fields.items():
-            setattr(info, key, value)
-        if info.type != tarfile.REGTYPE:
-            info.size = 0
-        manifest["members"].append({"name": name, "bytes": 4, "sha256": hashlib.sha256(data).hexdigest()})
-        members.append((info, data))
-
-    return change
-
-
-def replaced(name: str, data: bytes) -> Change:
-    """Another content, with a manifest that agrees."""
-
-    def change(manifest: dict[str, Any], members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-        for number, (info, _) in enumerate(members):
-            if info.name == name:
-                info.size = len(data)
-                members[number] = (info, data)
-        for member in manifest["members"]:
-            if member["name"] == name:
-                member |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-    return change
-
-
-def _bit(manifest: dict[str, Any], members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-    info, data = members[0]
-    members[0] = (info, data[:-1] + b"#")
-
-
-def _format(manifest: dict[str, Any], members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-    manifest["format"] = 99
-
-
-FORGED: Mapping[str, Change] = {
-    "above": added("../evil.json"),
-    "above the state": added("state/../../evil.json"),
-    "absolute": added("/etc/evil.json"),
-    "hidden": added("state/.evil.json"),
-    "another kind": added("state/evil.sh"),
-    "a link": added("state/evil.json", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-    "a hard link": added("state/evil.json", type=tarfile.LNKTYPE, linkname="config/seats.toml"),
-    "a device": added("state/evil.json", type=tarfile.CHRTYPE),
-    "a folder": added("state/evil.json", type=tarfile.DIRTYPE),
-    "twice": added("config/seats.toml"),
-    "unnamed": lambda manifest, members: members.append((tarfile.TarInfo("state/evil.json"), b"")),
-    "missing": lambda manifest, members: members.clear(),
-    "a flipped bit": _bit,
-    "another format": _format,
-    "broken seats": replaced(SEATS, b"[seats.ana]\nkey = 1\n"),
-    "broken configuration": replaced("config/appliance.toml", b"lisden = 1\n"),
-    "broken ledger": replaced(LEDGER, b"SQLite format 3\0" + b"\xff" * 5000),
-    "a bad manifest": lambda manifest, members: manifest.pop("members"),
-}
-
-
-@pytest.mark.parametrize("what", FORGED)
-def test_an_archive_that_is_not_right_is_refused_before_anything_is_touched(
-    archive: Path, tmp_path: Path, what: str
-) -> None:
-    home = tmp_path / "new"
-    home.mkdir()
-    box = made(home)
-    before = tree(tmp_path)
-    bad = forged(archive, tmp_path / "bad", FORGED[what])
-    with pytest.raises(MoeError) as caught:
-        run(box, "restore", str(bad))
-    assert caught.value.remedy
-    bad.unlink()
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.GNUTYPE_SPARSE],
-)
-def test_a_header_that_would_fill_the_memory_is_not_read(tmp_path: Path, kind: bytes) -> None:
-    info = tarfile.TarInfo(MANIFEST)
-    info.type, info.size = kind, 2**40
-    with gzip.open(tmp_path / "bomb", "wb") as bomb:
-        bomb.write(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
-    with pytest.raises(MoeError, match="headers that no backup has"):
-        run(made(tmp_path), "restore", str(tmp_path / "bomb"))
-
-
-def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused_unread(
-    archive: Path, tmp_path: Path
-) -> None:
-    def huge(manifest: dict[str, Any], members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-        next(member for member in manifest["members"] if member["name"] == LEDGER)["bytes"] = 2**55
-
-    with pytest.raises(MoeError, match=r"holds 360287970189\d+ bytes, more than") as caught:
-        run(Box(tmp_path / "appliance.toml", {}), "restore", str(forged(archive, tmp_path / "bomb", huge)))
-    assert "TMPDIR=" in (caught.value.remedy or "")
-
-
 def test_a_copy_of_the_ledger_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     box = made(tmp_path)
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
@@ -408,25 +214,6 @@ def test_a_restore_that_is_interrupted_in_the_middle_is_undone(
     with pytest.raises(KeyboardInterrupt):
         restore(archive, home / "appliance.toml", lambda: (box.config, box.paths), {})
     assert tree(home) == before
-
-
-@pytest.mark.parametrize("data", [b"", b"no archive", b"\x1f\x8b" + b"x" * 50])
-def test_what_is_no_archive_is_said(tmp_path: Path, data: bytes) -> None:
-    box = made(tmp_path)
-    (tmp_path / "b").write_bytes(data)
-    with pytest.raises(MoeError):
-        run(box, "restore", str(tmp_path / "b"))
-    with pytest.raises(MoeError):
-        run(box, "restore", str(tmp_path / "absent"))
-
-
-def test_a_cut_archive_is_refused(archive: Path, tmp_path: Path) -> None:
-    whole = archive.read_bytes()
-    for share in (0.3, 0.6, 0.95):
-        (tmp_path / "cut").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(MoeError):
-            run(Box(tmp_path / "fresh.toml", {}), "restore", str(tmp_path / "cut"))
-    assert not (tmp_path / "fresh.toml").exists()
 
 
 def test_a_plan_goes_where_the_restored_configuration_names_it_or_is_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from appliance.box import checks
 from appliance.box.facts import Facts, is_loopback
+from appliance.errors import DEMO_EXTRA
 from appliance.units import GIB
 from gateway.state import Severity
 
@@ -62,7 +63,7 @@ def test_missing_libraries_name_their_debian_package() -> None:
 def test_a_missing_package_names_the_extra() -> None:
     found = checks.engine_package(replace(GOOD, modules={"xllamacpp": False}))
     assert found is not None
-    assert found.remedy == "pip install 'moe-appliance[demo]'"
+    assert found.remedy == DEMO_EXTRA
 
 
 def test_what_could_not_be_read_is_no_finding() -> None:

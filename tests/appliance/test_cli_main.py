@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from appliance.cli.app import app
 from appliance.cli.run import Welcome
+from appliance.errors import start_command
 from gateway.keyfile import load_seats
 from gateway.state import BoxState, EngineState, GatewayState, Phase
 
@@ -63,6 +64,26 @@ def test_a_key_is_not_lost_in_silence_when_there_is_no_standard_output(tmp_path:
     )
     assert done.returncode == 1
     assert "is lost" in told(done)[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root could leave root's files there")
+@pytest.mark.parametrize(("owner", "who"), [(65534, "nobody"), (54321, "'#54321'")])
+def test_root_does_not_run_a_box_that_belongs_to_somebody_else(tmp_path: Path, owner: int, who: str) -> None:
+    os.chown(tmp_path, owner, owner)
+    done = run(tmp_path, "run", subprocess.PIPE)
+    assert done.returncode == 78
+    error, remedy = told(done)
+    assert f"belongs to {who.strip(chr(39)).replace('#', 'user ')}, and you are root" in error
+    assert remedy == f"remedy: sudo -u {who} moe-appliance run"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_packages_box_is_started_by_its_service(tmp_path: Path) -> None:
+    assert start_command(Path("/var/lib/moe-appliance")) == "sudo systemctl start moe-appliance"
+    assert start_command(tmp_path) == "moe-appliance run"
+    error, remedy = told(run(tmp_path, "stop", subprocess.PIPE))
+    assert "no appliance answers" in error
+    assert remedy == "remedy: moe-appliance run"
 
 
 @pytest.mark.parametrize("more", [{}, {"PYTHONUNBUFFERED": "1"}])

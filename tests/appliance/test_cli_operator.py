@@ -132,9 +132,16 @@ def test_an_answer_of_another_version_is_an_error_and_no_traceback(
 
 
 def test_what_was_not_done_is_an_error_with_the_reason(run: Run) -> None:
-    done = run(FakeBox({"/drain": (409, {"ok": False, "said": "nothing was changed: no space"})}), "drain")
+    done = run(FakeBox({"/drain": (409, {"ok": False, "said": "it could not be"})}), "drain")
     assert isinstance(done.exception, MoeError)
-    assert done.exception.message == "not done: nothing was changed: no space"
+    assert done.exception.message == "not done: it could not be"
+
+
+def test_a_seat_that_is_none_leads_to_the_list_of_those_that_are(run: Run) -> None:
+    box = FakeBox({"/disable-seat": (409, {"ok": False, "said": "there is no seat nobody"})})
+    refused = run(box, "seats", "off", "nobody").exception
+    assert isinstance(refused, MoeError)
+    assert (refused.message, refused.remedy) == ("not done: there is no seat nobody", "moe-appliance seats list")
 
 
 def test_the_engine_is_restarted_by_the_daemon_when_no_gateway_answers(run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from appliance.cli import admins, seats
+from appliance.cli.box import Box
 from appliance.errors import MoeError, NotRunning
 from gateway.keyfile import load_admins, load_seats
 from gateway.keys import digest_of
@@ -26,6 +27,10 @@ class Files:
     admins_file: Path
     told: int = 0
     error: MoeError | None = None
+    off: dict[str, str] = field(default_factory=dict)
+
+    def switched_off(self) -> dict[str, str]:
+        return self.off
 
     def notify_reload(self) -> str:
         self.told += 1
@@ -146,11 +151,36 @@ def test_list_prints_json_for_programs(files: Files) -> None:
     assert row == {
         "name": "ana",
         "state": "expired",
+        "off_by": None,
         "max_streams": None,
         "tokens_per_month": None,
         "expires": "2020-01-31",
         "old_key_until": None,
     }
+
+
+def test_a_seat_that_is_off_by_hand_is_listed_with_who_did_it(files: Files) -> None:
+    run(files, "seats add ana")
+    run(files, "seats add ben")
+    files.off = {"ana": "olga[/]", "gone": "olga"}
+    rows = [line.split() for line in run(files, "seats list").stdout.splitlines()]
+    assert rows[1][:4] == ["ana", "off", "by", "olga[/]"]
+    assert rows[2][:2] == ["ben", "active"]
+    ana, ben = json.loads(run(files, "seats list --json").stdout)["seats"]
+    assert (ana["state"], ana["off_by"], ben["off_by"]) == ("active", "olga[/]", None)
+    other = run(files, f"seats list --file {files.seats_file}").stdout
+    assert "off by" not in other, "another box's file"
+
+
+@pytest.mark.parametrize(
+    ("kept", "off"), [('{"seats": {"ana": {"by": "olga", "at_s": 1}}}', {"ana": "olga"}), ("{", {}), (None, {})]
+)
+def test_who_is_off_by_hand_is_read_from_what_the_box_keeps(
+    tmp_path: Path, kept: str | None, off: dict[str, str]
+) -> None:
+    if kept is not None:
+        (tmp_path / "overlay.json").write_text(kept)
+    assert Box(None, {"MOE_APPLIANCE_STATE_DIR": str(tmp_path)}).switched_off() == off
 
 
 def test_limits_are_changed_one_by_one_and_taken_away_with_0(files: Files) -> None:

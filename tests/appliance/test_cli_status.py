@@ -119,8 +119,8 @@ def test_the_new_parts_of_the_page_are_told_too() -> None:
 
 def test_a_mode_is_told_with_the_command_that_ends_it() -> None:
     text = shown(box(), gateway(mode="drained", mode_by="root", mode_since_s=NOW_S - 30))
-    assert "Drained by root, 30 s ago" in text
-    assert "moe-appliance resume" in text
+    assert text.count("Drained by root 30 s ago") == 1
+    assert text.count("moe-appliance resume") == 1
 
 
 def test_cards_that_do_not_answer_are_told_with_their_age() -> None:

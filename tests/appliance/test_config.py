@@ -307,6 +307,7 @@ FILES: list[tuple[str, list[str]]] = [
     ("public_url = 'https://box.example/moe'", ["1: public_url must be http:// or https://"]),
     ("public_url = 'https://box.example:99999'", ["1: public_url must be http:// or https://"]),
     ("public_url = 'https://me:pw@box.example'", ["1: public_url must be http:// or https://"]),
+    ("[ledger]\nkeep_days = 13", ["2: ledger.keep_days 0, which is for ever, or at least 14"]),
     ("a = 1\nlisten = 2", ["1: a is not a known key", "2: listen must be"]),
     ("[engine", ["1: not valid TOML"]),
     ("[engine]\nkind = 'vllm'", ["2: engine.kind must be one of embedded, command, external"]),

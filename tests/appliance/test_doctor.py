@@ -31,7 +31,7 @@ def nobody(*_: object) -> None:
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     """A configured box that does not run; no program of the machine is asked."""
     monkeypatch.setattr(bundle, "_program", lambda *argv: f"{argv[0]} was asked\n")
-    monkeypatch.setattr("appliance.cli.box._ask", nobody)  # httpx leaves a socket open when nobody listens
+    monkeypatch.setattr("appliance.cli.box.Box._ask", nobody)  # httpx leaves a socket open when nobody listens
     monkeypatch.setattr(bundle, "_us", lambda *_: bundle.child.Answer(out="{}", code=0))
     config = tmp_path / "appliance.toml"
     config.write_text(

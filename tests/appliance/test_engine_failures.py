@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.engine.failures import PATTERNS, Context, Exit, diagnose, normalised
+from appliance.errors import DEMO_EXTRA
 
 CONTEXT = Context(command="/opt/engine/serve")
 INIT_FAILED = """\
@@ -79,7 +80,7 @@ ImportError: libgomp.so.1: cannot open shared object file: No such file or direc
     "engine.module_missing": (
         "Traceback (most recent call last):\n    import xllamacpp\nModuleNotFoundError: No module named 'xllamacpp'",
         "The Python package xllamacpp is not installed.",
-        "pip install 'moe-appliance[demo]'",
+        DEMO_EXTRA,
     ),
     "engine.not_found": (
         "/opt/engine/serve: 3: vllm: not found",

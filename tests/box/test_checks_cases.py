@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from appliance.box.checks import judge
+from appliance.box.checks import judge, linked
 from appliance.box.checks.driver import EMBEDDED_LINES
 from appliance.box.facts import Counters, Facts
 from appliance.box.gpu import Bandwidth, GpuProcess, GpuReport, Link, Outcome, Relation
@@ -260,7 +260,7 @@ def test_no_driver_and_a_wish_for_cards_is_exactly_one_finding_with_the_two_line
 
 
 def caused(box: Facts, needs: Needs = TWO) -> dict[str, str | None]:
-    return {finding.id: finding.depends_on for finding in judge(box, needs)}
+    return {finding.id: finding.depends_on for finding in linked(judge(box, needs))}
 
 
 def test_one_cause_is_one_line() -> None:
@@ -300,8 +300,20 @@ def test_nccl_and_shared_copies_name_what_may_be_behind_them() -> None:
 
 
 def test_what_the_plans_own_findings_say_is_named_as_the_cause() -> None:
-    found = caused(facts(), Needs(bars=(bar("gpu0", 200), bar("node0", 600, rounded_gib=1))))
-    assert found == {"vram.total": "plan.fits", "mem.node": "plan.host", "mem.rounded": "mem.node"}
+    found = judge(facts(), Needs(bars=(bar("gpu0", 200), bar("node0", 600, rounded_gib=1))))
+    of_plan = [found[0].model_copy(update={"id": id_}) for id_ in ("plan.fits", "plan.host")]
+    assert {finding.id: finding.depends_on for finding in linked((*found, *of_plan))} == {
+        "vram.total": "plan.fits",
+        "mem.node": "plan.host",
+        "mem.rounded": "mem.node",
+        "plan.fits": None,
+        "plan.host": None,
+    }
+    assert {finding.id: finding.depends_on for finding in linked(found)} == {
+        "vram.total": None,
+        "mem.node": None,
+        "mem.rounded": "mem.node",
+    }, "a plan that fits has caused nothing"
 
 
 def test_words_of_others_reach_no_terminal_as_they_are() -> None:

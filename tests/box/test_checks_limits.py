@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.box.checks import judge
+from appliance.box.checks import judge, linked
 from appliance.box.facts import Counters, Facts
 from appliance.box.gpu import Bandwidth, Gpu, GpuReport, Outcome, Relation
 from appliance.box.host import Bridge, PciErrors, Xid
@@ -127,7 +127,7 @@ OFF_THE_BUS = (Xid(79, "0000:81:00", "NVRM: Xid (PCI:0000:81:00): 79, GPU has fa
     ],
 )
 def test_an_effect_names_the_cause_that_is_there(box: Facts, effect: str, cause: str) -> None:
-    found = {finding.id: finding for finding in judge(box, Needs(bars=(bar("node0", 100.0),)))}
+    found = {finding.id: finding for finding in linked(judge(box, Needs(bars=(bar("node0", 100.0),))))}
     assert cause in found
     assert found[effect].depends_on == cause
 

@@ -15,7 +15,7 @@ import pytest
 from appliance.checkpoint.read import read
 from appliance.checkpoint.sources import Folder, Url, source_of
 from appliance.checkpoint.tensors import Checkpoint, Format
-from appliance.errors import CheckpointError
+from appliance.errors import DEMO_EXTRA, CheckpointError
 
 numpy = pytest.importorskip("numpy")
 gguf = pytest.importorskip("gguf")
@@ -222,7 +222,7 @@ def test_without_the_package_the_remedy_is_to_install_it(tmp_path: Path, monkeyp
 
     with pytest.raises(CheckpointError, match="needs the package gguf") as caught:
         shown(path)
-    assert caught.value.remedy == "pip install 'moe-appliance[demo]'"
+    assert caught.value.remedy == DEMO_EXTRA
 
 
 def test_a_url_of_a_gguf_file_is_refused() -> None:

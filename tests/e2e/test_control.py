@@ -45,6 +45,14 @@ def test_sockets_are_for_owner_and_group(shared_box: Box) -> None:
     assert [stat.S_IMODE(key.stat().st_mode) for key in shared_box.runtime.glob("engine-*.key")] == [0o600]
 
 
+def test_an_engine_that_runs_is_not_started(shared_box: Box) -> None:
+    before = shared_box.engine_pid
+    done = shared_box.cli("start-engine")
+    assert (done.returncode, done.stdout) == (0, "the engine runs already\n")
+    assert shared_box.engine_pid == before
+    assert "engine.start_asked" not in shared_box.cli("events", "--json").stdout
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_strangers_are_refused_by_the_mode_and_by_their_credentials(shared_box: Box) -> None:
     shared_box.runtime.chmod(0o755)

@@ -111,6 +111,26 @@ def test_a_seat_that_is_switched_off_is_refused_and_its_stream_ends_in_time(make
     assert box.chat("a").done
 
 
+def test_on_a_disk_that_takes_nothing_a_seat_goes_off_and_that_is_kept_once_there_is_room(box: Box) -> None:
+    blocked = box.home / "state/overlay.json.new"
+    blocked.mkdir()
+    try:
+        told = said(box, "seats", "off", "a")
+        assert "would be lost at a restart" in told
+        assert f"df -h {blocked.parent}" in told
+        assert box.chat("a").status == 403
+        assert "overlay.unkept" in said(box, "status")
+    finally:
+        blocked.rmdir()
+    until("the finding goes", lambda: "overlay.unkept" not in said(box, "status"), 15, 0.5)
+    kill9(box.gateway_pid)
+    box.wait_ready()
+    assert box.chat("a").status == 403
+    [row] = [row for row in json.loads(said(box, "seats", "list", "--json"))["seats"] if row["name"] == "a"]
+    assert row["off_by"]
+    said(box, "seats", "on", "a")
+
+
 def test_what_was_done_is_told_with_who_did_it(box: Box) -> None:
     said(box, "pause")
     said(box, "resume")

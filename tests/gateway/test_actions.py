@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from gateway import overlayfile
 from gateway.actions import Actions, Done
 from gateway.overlay import Mode
-from gateway.state import Severity
+from gateway.overlayfile import OverlayFile
 from tests.gateway.running import running, seats_toml
 
 
@@ -66,22 +67,53 @@ async def test_what_is_so_already_is_done_and_stays_its_authors() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_full_disk_refuses_the_action_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_on_a_full_disk_an_action_is_done_and_said_to_be_unkept_until_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
+    monkeypatch.setattr("gateway.core.KEEP_EVERY_S", 0.01)
     async with running() as site:
-        monkeypatch.setattr(overlayfile, "replace_file", full)
-        for done in (await Actions(site.core).drain("ana"), await Actions(site.core).disable_seat("a", "ana")):
-            assert not done.ok
-            assert "nothing was changed" in done.said
-            assert "No space left" in done.said
-            [event] = site.core.events.recent(1)
-            assert (event.kind, event.severity) == ("operator.refused", Severity.WARN)
-        assert site.core.mode is Mode.SERVING
-        assert site.core.why_not() is None
-        assert site.core.seats.value.accounts["a"].off_by == ""  # type: ignore[index]
-        assert [line[3] for line in actions_of(site.log)] == ["refused", "refused"]
+        actions, overlay = Actions(site.core), site.core.overlay
+        with monkeypatch.context() as disk:
+            disk.setattr(overlayfile, "replace_file", full)
+            for act in (actions.drain("ana"), actions.disable_seat("a", "ana"), actions.resume("ana")):
+                done = await act
+                assert done.ok
+                assert "would be lost at a restart" in done.said
+                assert "No space left" in done.said
+                assert f"df -h {overlay.path.parent}" in done.said
+                [event] = site.core.events.recent(1)
+                assert event.text == done.said
+                assert [found.id for found in site.core.overlay.findings()] == ["overlay.unkept"]
+            assert site.core.mode is Mode.SERVING
+            assert site.core.seats.value.accounts["a"].off_by == "ana"  # type: ignore[index]
+            assert not overlay.path.exists()
+        again = asyncio.create_task(site.core.keep_overlay())
+        async with asyncio.timeout(5):
+            while overlay.findings():
+                await asyncio.sleep(0.01)
+        again.cancel()
+        assert OverlayFile.load(overlay.path.parent).value == overlay.value
+        assert [line[3] for line in actions_of(site.log)] == ["done", "done", "done"]
+        told = [line["event"] for line in site.log if line["event"].startswith("overlay.")]
+        assert told == ["overlay.unkept", "overlay.kept"]
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_hangs_does_not_hold_a_seat_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    async with running() as site:
+        write = overlayfile.replace_file
+        monkeypatch.setattr(overlayfile, "replace_file", lambda *args: goes_on.wait(10) and write(*args))
+        asked = asyncio.create_task(Actions(site.core).disable_seat("a", "ana"))
+        async with asyncio.timeout(5):
+            while site.core.seats.value.accounts["a"].off_by != "ana":  # type: ignore[index]
+                await asyncio.sleep(0)
+        assert not asked.done()
+        goes_on.set()
+        assert (await asked).ok
 
 
 @pytest.mark.anyio
@@ -173,18 +205,25 @@ async def test_a_daemon_that_is_gone_is_said_to_be(short_socket: Path) -> None:
 @pytest.mark.anyio
 async def test_the_daemon_is_asked_and_its_words_are_ours(short_socket: Path) -> None:
     asked: list[bytes] = []
+    status, said = 202, "the engine is being restarted"
 
     async def daemon(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append((await reader.readuntil(b"\r\n\r\n")).split(b" HTTP")[0])
-        body = b'{"said": "the engine is being restarted"}'
-        writer.write(b"HTTP/1.1 202 Accepted\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        body = b'{"said": "%b"}' % said.encode()
+        head = b"HTTP/1.1 %d Told\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
+        writer.write(head + body)
         writer.close()
         await writer.wait_closed()
 
     server = await asyncio.start_unix_server(daemon, short_socket)
     async with running(control_socket=short_socket) as site:
-        assert await Actions(site.core).restart_engine("ana") == Done(True, "the engine is being restarted")
-        assert (await Actions(site.core).start_engine("ana")).ok
+        actions = Actions(site.core)
+        assert await actions.restart_engine("ana") == Done(True, "the engine is being restarted")
+        assert (await actions.start_engine("ana")).ok
+        status, said = 200, "the engine runs already"
+        runs = await actions.start_engine("ana")
+        assert (runs.ok, runs.said) == (True, "the engine runs already")
         assert [event.kind for event in site.core.events.recent()] == ["engine.restart_asked", "engine.start_asked"]
+        assert len(actions_of(site.log)) == 3
     server.close()
-    assert asked == [b"POST /restart?noted=1", b"POST /start-engine?noted=1"]
+    assert asked == [b"POST /restart?noted=1", *[b"POST /start-engine?noted=1"] * 2]

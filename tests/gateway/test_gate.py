@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.admission_types import Granted, Reason, Rejected
 from gateway.core import Core, Engine
-from gateway.overlay import Changed, Mode, Overlay
+from gateway.overlay import Changed, Mode
 from gateway.overlayfile import OverlayFile
 from gateway.state import BoxState, EngineState, Event, Phase, Severity
 from tests.gateway.test_core import GOOD, KEY, make, ready
@@ -211,13 +211,14 @@ async def test_a_sweep_tells_of_refusals_once_their_minute_is_over(tmp_path: Pat
 @pytest.mark.anyio
 async def test_a_slow_disk_is_not_waited_for_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     core, where = make(tmp_path), list[int]()
-    save = OverlayFile.save
+    keep = OverlayFile.keep
 
-    def noted(file: OverlayFile, value: Overlay) -> None:
+    def noted(file: OverlayFile) -> str:
         where.append(threading.get_ident())
-        save(file, value)
+        return keep(file)
 
-    monkeypatch.setattr(OverlayFile, "save", noted)
+    monkeypatch.setattr(OverlayFile, "keep", noted)
     await set_mode(core, Mode.PAUSED)
     assert core.mode is Mode.PAUSED
+    assert where
     assert threading.get_ident() not in where

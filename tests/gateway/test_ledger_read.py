@@ -16,7 +16,7 @@ import pytest
 
 from gateway.errors import MoeError
 from gateway.ledger import reading
-from gateway.ledger.months import Month, Months
+from gateway.ledger.months import NOTHING, Month, Months
 from gateway.ledger.rows import Row, SeatMonth, Served, Usage
 from gateway.ledger.schema import values_of, values_of_event
 from gateway.state import Event, Severity
@@ -146,14 +146,12 @@ def test_the_month_in_memory_begins_anew_with_the_month() -> None:
     months = Months(Month.of(NOW_S))
     months.add(row())
     months.add(row(at_s=NOW_S - 40 * DAY_S))
-    assert months.at(NOW_S) == {"ana": SeatMonth(1000, 800, 50, 1)}
+    assert months.of("ana", NOW_S) == SeatMonth(1000, 800, 50, 1)
     later_s = NOW_S + 30 * DAY_S
-    assert months.at(later_s) == {}
+    assert months.of("ana", later_s) == NOTHING
     months.add(row(at_s=later_s))
     months.add(row())
-    assert months.at(later_s) == {"ana": SeatMonth(1000, 800, 50, 1)}, (
-        "a late one of the month before is left to the file"
-    )
+    assert months.of("ana", later_s).requests == 1, "a late one of the month before is left to the file"
 
 
 def test_events_are_the_latest_oldest_first_and_kept_once(tmp_path: Path) -> None:

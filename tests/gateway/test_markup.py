@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from gateway.agents.programs import AGENTS
 from gateway.ledger.rows import Usage
 from gateway.pages.assets import static_files, templates
+from gateway.pages.live import LivePart
 from gateway.pages.seat_view import agent_views, seat_view
 from gateway.status.compose import view
 from gateway.status.views import StatusView
@@ -80,8 +81,9 @@ def check(html: str, least: int) -> None:
 
 
 def test_the_operators_page(status: StatusView) -> None:
-    html = templates(static_files()).get_template("fragment.html").render(view=status, csrf=lambda *of: EVIL)
-    check(html, 100)
+    made = templates(static_files())
+    live = LivePart(made).html(status, lambda *of: EVIL)
+    check(made.get_template("page.html").render(view=status, live=live, admin=EVIL, logout=EVIL), 100)
 
 
 def test_the_page_of_a_seat(status: StatusView) -> None:

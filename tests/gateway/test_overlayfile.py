@@ -1,4 +1,4 @@
-"""The overlay on disk: it outlives the process; a damaged file opens nothing, a full disk changes nothing."""
+"""The overlay on disk: it outlives the process; a damaged file opens nothing, a full disk loses nothing unsaid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import overlayfile
-from gateway.errors import MoeError
 from gateway.overlay import Changed, Mode, Overlay
 from gateway.overlayfile import FILE_MAX_BYTES, NOBODY, OverlayFile
 from gateway.state import Severity
@@ -20,9 +19,14 @@ ANA = Changed(by="ana", at_s=1_800_000_000.0)
 NAMES = st.sampled_from(["a", "b", "c"])
 
 
+def kept(file: OverlayFile, value: Overlay) -> str:
+    file.value = value
+    return file.keep()
+
+
 def drained(folder: Path) -> OverlayFile:
     file = OverlayFile.load(folder)
-    file.save(Overlay(mode=Mode.DRAINED, changed=ANA, seats={"ben": ANA}))
+    assert kept(file, Overlay(mode=Mode.DRAINED, changed=ANA, seats={"ben": ANA})) == ""
     return file
 
 
@@ -81,7 +85,7 @@ def test_without_a_copy_nobody_is_let_in_until_somebody_has_looked(tmp_path: Pat
         [found] = again.findings()
         assert found.severity is Severity.FAIL
         assert found.remedy.endswith("moe-appliance resume")
-    again.save(again.value.in_mode(Mode.SERVING, "ana", 0.0))
+    assert kept(again, again.value.in_mode(Mode.SERVING, "ana", 0.0)) == ""
     [found] = again.findings()
     assert found.severity is Severity.WARN
     assert OverlayFile.load(tmp_path).value.mode is Mode.SERVING
@@ -101,27 +105,32 @@ def test_a_file_of_a_newer_version_is_understood(tmp_path: Path) -> None:
     assert OverlayFile.load(tmp_path).value.mode is Mode.PAUSED
 
 
-def test_a_change_is_on_the_disk_with_its_folder_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_is_kept_is_on_the_disk_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(overlayfile.os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
     drained(tmp_path)
     assert synced[:2] == [str(tmp_path / "overlay.json"), str(tmp_path)]
 
 
-def test_a_disk_that_takes_nothing_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_full_disk_does_not_take_counts_and_is_told_until_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = drained(tmp_path)
+    former = file.value
 
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(overlayfile, "replace_file", full)
-    with pytest.raises(MoeError, match="No space left") as raised:
-        file.save(Overlay())
-    assert raised.value.remedy.startswith("df -h")
-    assert file.value.mode is Mode.DRAINED
-    assert OverlayFile.load(tmp_path).value == file.value
+    with monkeypatch.context() as disk:
+        disk.setattr(overlayfile, "replace_file", full)
+        assert "No space left" in kept(file, Overlay())
+        [found] = file.findings()
+        assert (found.id, found.severity, found.remedy) == ("overlay.unkept", Severity.WARN, f"df -h {tmp_path}")
+        assert file.value == Overlay()
+        assert OverlayFile.load(tmp_path).value == former, "what was kept before stays whole"
+    assert file.keep() == ""
+    assert file.findings() == ()
+    assert OverlayFile.load(tmp_path).value == Overlay()
 
 
 def test_a_copy_that_cannot_be_written_is_removed_rather_than_left_old(
@@ -136,7 +145,7 @@ def test_a_copy_that_cannot_be_written_is_removed_rather_than_left_old(
         write(path, value)
 
     monkeypatch.setattr(overlayfile, "_write", main_only)
-    file.save(Overlay(mode=Mode.PAUSED, changed=ANA))
+    assert kept(file, Overlay(mode=Mode.PAUSED, changed=ANA)) == ""
     assert not file.copy.exists()
     assert OverlayFile.load(tmp_path).value.mode is Mode.PAUSED
 

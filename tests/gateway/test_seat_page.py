@@ -304,7 +304,7 @@ def test_the_box_is_told_in_a_sentence_for_those_who_use_it(site: Site, said: st
 def test_a_copied_cookie_is_worth_nothing_after_logging_out() -> None:
     client = Site().logged_in("ana")
     copied = client.cookies[COOKIE]
-    answer = client.post("/seat/logout", data={"csrf": csrf(b"s" * 32, copied, "seat-logout")})
+    answer = client.post("/seat/logout", data={"csrf": csrf(b"s" * 32, copied, "logout")})
     assert answer.status_code == 303
     client.cookies.set(COOKIE, copied, path="/seat")
     assert client.get("/seat/fragment").status_code == 401

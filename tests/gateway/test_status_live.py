@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.ledger.rows import Activity
-from gateway.snapshot import GatewaySnapshot, HistoryView, LedgerView
+from gateway.ledger.rows import Activity, LedgerState
+from gateway.snapshot import GatewaySnapshot, HistoryView
 from gateway.state import BoxState, GaugesState, Phase, Severity
 from gateway.status.compose import view
 from gateway.status.figures import Tone, byte_rate, compact, fine_percent, hours
@@ -72,8 +72,7 @@ def test_a_seat_that_is_off_can_be_let_in_and_one_that_expired_cannot() -> None:
 
 def test_the_mode_is_told_with_who_set_it_and_when() -> None:
     found = view(box(), gateway(mode="paused", mode_by="root", mode_since_s=NOW_S - 90), NOW_S).operator
-    assert found.sentence == "Paused by root, 90 s ago"
-    assert found.command == "moe-appliance resume"
+    assert found.sentence == "Paused by root 90 s ago"
 
 
 # Events
@@ -84,7 +83,7 @@ def test_events_of_daemon_and_gateway_are_merged_newest_first_and_once() -> None
     state = box().model_copy(update={"events": (event("box.started", 90, "began"), both)})
     found = view(state, gateway(events=(both, event("operator.mode", 10, "paused", who="root"))), NOW_S).events
     assert [row.text for row in found] == ["paused", "ready", "began"]
-    assert (found[0].who, str(found[0].ago)) == ("root", "10 s")
+    assert found[0].who == "root"
 
 
 def test_no_more_events_are_shown_than_fit() -> None:
@@ -199,7 +198,7 @@ def chance(**changes: Any) -> Any:
     _, found = lively()
     assert found.ledger is not None
     busy = replace(found.ledger.busy or Activity(**{}), **changes)
-    return view(box(), gateway(ledger=found.ledger.model_copy(update={"busy": busy})), NOW_S).fifth
+    return view(box(), gateway(ledger=replace(found.ledger, busy=busy)), NOW_S).fifth
 
 
 def test_a_kept_promise_is_told_with_what_it_rests_on() -> None:
@@ -231,7 +230,7 @@ def test_too_few_hours_judge_nothing() -> None:
 
 
 def test_before_the_first_look_nothing_is_said() -> None:
-    assert view(box(), gateway(ledger=LedgerView()), NOW_S).fifth is None
+    assert view(box(), gateway(ledger=LedgerState()), NOW_S).fifth is None
     assert view(box(), gateway(), NOW_S).fifth is None
 
 
@@ -239,7 +238,7 @@ def test_before_the_first_look_nothing_is_said() -> None:
 
 
 def test_a_ledger_that_loses_rows_is_not_well() -> None:
-    found = view(box(), gateway(ledger=LedgerView(rows=10, lost=3, error="disk full")), NOW_S).ledger
+    found = view(box(), gateway(ledger=LedgerState(rows=10, lost=3, error="disk full")), NOW_S).ledger
     assert found is not None
     assert (found.ok, str(found.lost), found.error) == (False, "3", "disk full")
     assert view(box(), gateway(), NOW_S).ledger is None

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
+from appliance.engine.settings import CommandSettings
 from gateway.metrics import render
 from gateway.snapshot import ConnectionsView, Times
 from gateway.state import BudgetBar, BudgetLine, PlanState
@@ -105,6 +106,12 @@ def test_prometheus_takes_what_the_panels_ask(tmp_path: Path) -> None:
 def test_each_alert_comes_when_it_should_and_stays_away_otherwise() -> None:
     said = promtool("test", "rules", UNIT_TESTS)
     assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_a_start_that_takes_long_is_told_before_it_is_given_up() -> None:
+    (waits,) = [rule["for"] for rule in rules() if rule["alert"] == "MoeEngineStartsForLong"]
+    limit_s = CommandSettings.model_fields["start_timeout_s"].default
+    assert 0.5 * limit_s < int(waits.removesuffix("m")) * 60 < limit_s
 
 
 def test_each_alert_is_tested() -> None:

@@ -66,7 +66,9 @@ def test_another_user_is_told_to_use_sudo(root: Chroot) -> None:
 def test_a_new_one_replaces_the_old_which_goes_unless_something_still_runs_by_it(root: Chroot) -> None:
     # Given a daemon with its gateway, an upgrade, and what a daemon that died left running by the next version
     first = current(root)
-    with root.running("echo; exec moe-appliance run 2>/root/daemon.log"):
+    root.ok("install -d -o moe-appliance -g moe-appliance /run/moe-appliance")
+    as_service = "setpriv --reuid=moe-appliance --regid=moe-appliance --clear-groups"
+    with root.running(f"echo; exec {as_service} moe-appliance run 2>/root/daemon.log"):
         root.ok("timeout 60 sh -c 'until moe-appliance status >/dev/null 2>&1; do :; done' || cat /root/daemon.log")
         outdate(root)
         root.ok(f"{LIB}/make-venv")

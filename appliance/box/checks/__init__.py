@@ -2,11 +2,13 @@
 
 Rules:
 - A check says nothing about a fact that could not be read. Ids are stable: documentation and scripts use them.
-- Several cards with one fault are one finding. One cause is one line: its effects depend on it (`CAUSES`).
+- Several cards with one fault are one finding. One cause is one line: its effects depend on it (`linked`).
 - A machine without NVIDIA's driver gets one line about that, and none about cards, links and the plan.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from appliance.box.checks import cards, deep, demo, driver, kernel, link, memory, paths, plan
 from appliance.box.checks.check import Check, seen_of, used_of
@@ -31,8 +33,6 @@ __all__ = [
     "CHECKS",
     "DEMO_CHECKS",
     "IDS",
-    "NO_CARDS",
-    "PLAN_CAUSES",
     "Check",
     "admission_streams",
     "cpu_avx2",
@@ -42,6 +42,7 @@ __all__ = [
     "kept",
     "lib_gomp",
     "lib_stdcxx",
+    "linked",
     "listen_plain",
     "mem_free",
     "seen_of",
@@ -64,7 +65,9 @@ DEMO_CHECKS = demo.CHECKS
 IDS = frozenset(check.id for check in (*CHECKS, *DEMO_CHECKS))
 CAUSES = {
     "gpu.count": ("gpu.lost",),
+    "vram.total": ("plan.fits",),
     "xid.history": ("gpu.lost", "nvml.load"),
+    "mem.node": ("plan.host",),
     "mem.rounded": ("mem.node",),
     "mem.pin": ("mem.node", "mem.cgroup"),
     "bw.together": ("topo.pair",),
@@ -73,11 +76,10 @@ CAUSES = {
     "nccl.smoke": ("iommu", "acs"),
     "pcie.replay": ("pcie.aer",),
 }
-"""Effect -> what may cause it, likeliest first. Checks that must look at cards to tell set `depends_on` themselves."""
-NO_CARDS = ("gpu.lost", "gpu.count", "nvml.mismatch", "nvml.load")
+"""Effect -> what may cause it, likeliest first; findings about a plan name the same bytes with more to say. Checks that
+must look at cards to tell set `depends_on` themselves."""
+NO_CARDS = ("gpu.count", "gpu.lost", "nvml.mismatch", "nvml.load")
 """Why cards are missing. What follows from that names `gpu.count`, whichever of them it is."""
-PLAN_CAUSES = {"vram.total": "plan.fits", "mem.node": "plan.host"}
-"""Effect -> a finding of appliance.plan, which is not judged here: it names the same bytes with more to say."""
 _WITHOUT_DRIVER = frozenset({"nvml.load", "file.mode"})
 
 
@@ -85,13 +87,19 @@ def judge(facts: Facts, needs: Needs) -> tuple[Finding, ...]:
     """The findings about the box, for what is needed of it, in the order of CHECKS."""
     bare = facts.gpus is not None and facts.gpus.outcome is Outcome.NO_DRIVER
     checks = (check for check in CHECKS if not bare or check.id in _WITHOUT_DRIVER)
-    found = kept(*(check.judge(facts, needs) for check in checks if check.judge is not None))
+    return kept(*(check.judge(facts, needs) for check in checks if check.judge is not None))
+
+
+def linked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """All findings about a box and its plan, each with the cause that is there, if one is."""
+    found = tuple(findings)
     present = {finding.id for finding in found}
-    return tuple(_folded(finding, present) for finding in found)
+    return tuple(finding.model_copy(update={"depends_on": _cause(finding, present)}) for finding in found)
 
 
-def _folded(finding: Finding, present: set[str]) -> Finding:
-    """With the cause that is there, if one is, or that another part may have found."""
-    named = (finding.depends_on,) if finding.depends_on is not None else CAUSES.get(finding.id, ())
-    cause = next((name for name in named if name in present), PLAN_CAUSES.get(finding.id))
-    return finding.model_copy(update={"depends_on": cause})
+def _cause(finding: Finding, present: set[str]) -> str | None:
+    if finding.depends_on is None:
+        named = CAUSES.get(finding.id, ())
+    else:
+        named = NO_CARDS if finding.depends_on == "gpu.count" else (finding.depends_on,)
+    return next((name for name in named if name in present), None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from appliance.box.checks.check import Check
 from appliance.box.facts import Facts
+from appliance.errors import DEMO_EXTRA
 from appliance.units import gib
 from gateway.state import Finding, Severity
 
@@ -71,7 +72,7 @@ def engine_package(facts: Facts, module: str = "xllamacpp") -> Finding | None:
         title="The embedded engine is not installed",
         observed=f"the Python package {module} cannot be imported",
         required=f"{module}, part of the extra `demo`",
-        remedy="pip install 'moe-appliance[demo]'",
+        remedy=DEMO_EXTRA,
     )
 
 
@@ -148,9 +149,7 @@ CHECKS = (
     Check(
         "lib.stdcxx", "FAIL", "the loader", "no libstdc++.so.6", "apt-get install libstdc++6", "ldd xllamacpp.abi3.so"
     ),
-    Check(
-        "engine.package", "FAIL", "Python's packages", "no xllamacpp", "pip install 'moe-appliance[demo]'", "the engine"
-    ),
+    Check("engine.package", "FAIL", "Python's packages", "no xllamacpp", DEMO_EXTRA, "the engine"),
     Check(
         "mem.free",
         "FAIL",

@@ -49,7 +49,7 @@ def _no_driver(facts: Facts, needs: Needs) -> Finding:
             title="There is no NVIDIA driver; the embedded engine works here",
             observed=observed,
             required="nothing: no engine that needs a card is configured",
-            remedy="moe-appliance run   serves with the embedded engine; for cards: install NVIDIA's driver",
+            remedy="nothing, while no engine needs a card; for cards: install NVIDIA's driver",
         )
     return Finding(
         id="nvml.load",
