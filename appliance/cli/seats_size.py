@@ -176,9 +176,10 @@ def _box_pace(ctx: typer.Context) -> Any:
 
 
 def _from_ledger(ctx: typer.Context, streams: int) -> _Source:
-    from appliance.sizing.measured import LOOK_BACK_DAYS, measured_profile
+    from appliance.sizing.measured import measured_profile
     from gateway.ledger import reading
     from gateway.ledger import writing as ledger
+    from gateway.settings import LOOK_BACK_DAYS
     from gateway.sizing.activity import day_offset_s, measure
 
     path: Path = ctx.obj.paths.state_dir / ledger.NAME

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from appliance.errors import MoeError
 from appliance.units import count
 from gateway.ledger.rows import Activity, Usage
+from gateway.settings import LOOK_BACK_DAYS
 from gateway.sizing.activity import ENOUGH_DAYS, ENOUGH_HOURS, ENOUGH_REQUESTS
 from gateway.sizing.profile import Profile
-
-LOOK_BACK_DAYS = 14
 
 
 def measured_profile(activity: Activity | None, usage: Sequence[Usage], first_s: float) -> Profile:

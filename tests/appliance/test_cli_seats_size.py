@@ -26,6 +26,7 @@ from gateway.ledger.rows import Row, Served, Usage
 from gateway.ledger.writing import NAME, Ledger
 from gateway.logs import Log
 from gateway.state import BoxState, EngineProfile, EngineState
+from tests.gateway.ledgers import row
 
 DAY = 86_400
 
@@ -54,30 +55,10 @@ def local_midnight_s() -> float:
     return datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
-def row(at_s: float, seat: str) -> Row:
-    """A turn of 20 s, of which it waited 2; 400 tokens written, 500 read anew."""
-    return Row(
-        at_s=at_s,
-        request_id="r",
-        seat=seat,
-        route="/v1/messages",
-        word="ok",
-        status=200,
-        code="",
-        queue_s=2.0,
-        ttft_s=3.0,
-        duration_s=20.0,
-        prompt_tokens=3000,
-        cached_tokens=2500,
-        completion_tokens=400,
-        tok_per_s=40.0,
-        estimated=False,
-        stream=True,
-        body_bytes=1000,
-        run="",
-        turn=None,
-        helper=False,
-    )
+def turn_of(at_s: float, seat: str) -> Row:
+    """20 s, of which it waited 2; 400 tokens written, 500 read anew."""
+    times = {"queue_s": 2.0, "ttft_s": 3.0, "duration_s": 20.0}
+    return row(at_s=at_s, seat=seat, prompt_tokens=3000, cached_tokens=2500, completion_tokens=400, **times)
 
 
 @pytest.fixture
@@ -275,7 +256,7 @@ class TestLedger:
         midnight = local_midnight_s()
         for day in range(6, 0, -1):
             for turn in range(100):
-                ledger.put(row(midnight - day * DAY + 9 * 3600 + turn * 200, f"seat{turn % 2}"))
+                ledger.put(turn_of(midnight - day * DAY + 9 * 3600 + turn * 200, f"seat{turn % 2}"))
         ledger.start()
         ledger.close(30)
         # when seats are sized from it
