@@ -242,12 +242,13 @@ def refused(rejected: Rejected, streams: int) -> Problem:
     retry = rejected.retry_after_s
     place = f"you would be {ordinal(rejected.position)} in line" if rejected.position else "nobody waits"
     busy = f"All {streams} streams are busy and {place}"
+    others = _others(rejected.depth)
     code = str(rejected.reason)
     match rejected.reason:
         case Reason.QUEUE_FULL | Reason.QUEUE_BYTES:
             status, message = (
                 429,
-                f"{busy}, but the line is full ({rejected.depth} wait). Retry in {retry} s.",
+                f"{busy}, but the line is full ({others}). Retry in {retry} s.",
             )
         case Reason.SEAT_QUEUE_FULL:
             status = 429
@@ -260,7 +261,7 @@ def refused(rejected: Rejected, streams: int) -> Problem:
         case Reason.DEADLINE:
             status, message = (
                 429,
-                f"No stream came free in time; {rejected.depth} still wait. Retry in {retry} s.",
+                f"No stream came free in time; {others}. Retry in {retry} s.",
             )
         case Reason.SEAT_GONE:
             status, message = 403, "Your seat was disabled or removed; ask the operator of this box."
@@ -271,7 +272,7 @@ def refused(rejected: Rejected, streams: int) -> Problem:
         case Reason.PAUSED:
             status, message = (
                 503,
-                f"The operator paused this box: its line does not move ({rejected.depth} wait). Retry in {retry} s.",
+                f"The operator paused this box: its line does not move ({others}). Retry in {retry} s.",
             )
         case _:
             status, message = 503, f"The engine is not running at the moment. Retry in {retry} s."
@@ -285,6 +286,13 @@ def refused(rejected: Rejected, streams: int) -> Problem:
         position=rejected.position,
         depth=rejected.depth,
     )
+
+
+def _others(depth: int) -> str:
+    """Who waits beside the one that is told so, which is in line no more or never was."""
+    if not depth:
+        return "nobody else waits"
+    return "1 other waits" if depth == 1 else f"{depth} others wait"
 
 
 def ordinal(n: int) -> str:

@@ -23,7 +23,7 @@ SYSTEM = frozenset(
 )
 """Programs that an installed box has beside ours."""
 LISTED = {
-    "apt install ./moe-appliance_*_amd64.deb": "recommends what the network has; tests/systemd/test_install.py",
+    "apt install --no-install-recommends ./moe-appliance_*_amd64.deb": "tests/systemd/test_install.py",
     "apt remove moe-appliance": "the other tests need the package; tests/systemd/test_life.py",
     "apt purge moe-appliance": "the other tests need the package; tests/systemd/test_life.py",
     "moe-appliance preflight --deep": "needs a GPU and a stopped engine; tests/box/test_deep.py",

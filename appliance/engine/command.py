@@ -45,8 +45,8 @@ class CommandEngine:
         )
 
     def findings(self, facts: Facts) -> tuple[Finding, ...]:
-        """`engine.program`: the command's first word is not a program here."""
-        return kept(self._program())
+        """`engine.program`: its first word is not a program here. `engine.no_key`: it listens without a key."""
+        return kept(self._program(), self._no_key())
 
     def _program(self) -> Finding | None:
         program = self._settings.command[0].replace("{state_dir}", str(self._state_dir))
@@ -61,6 +61,23 @@ class CommandEngine:
             remedy="install it, or write its full path: command -v shows it where it works",
         )
 
+    def _no_key(self) -> Finding | None:
+        if self._keyed:
+            return None
+        return Finding(
+            id="engine.no_key",
+            severity=Severity.WARN,
+            title="Who can log in to this machine can use the engine past the gateway",
+            observed=f"neither [engine] command nor its env names {_KEY}, so the engine's port wants no key",
+            required="an engine that is told a key, new at each start",
+            remedy=f"--api-key-file {_KEY}   or as your engine calls it; one that reads no key from a file: let nobody "
+            "else log in here",
+        )
+
+    @property
+    def _keyed(self) -> bool:
+        return any(_KEY in text for text in (*self._settings.command, *self._settings.env.values()))
+
     async def prepare(self, progress: Progress) -> None:
         """Nothing: the command brings its own model."""
 
@@ -73,12 +90,11 @@ class CommandEngine:
                 text = text.replace(name, value)
             return text
 
-        keyed = any(_KEY in text for text in (*self._settings.command, *self._settings.env.values()))
         return Launch(
             argv=tuple(filled(word) for word in self._settings.command),
             env={name: filled(value) for name, value in self._settings.env.items()},
             url=f"http://127.0.0.1:{port}",
-            key_file=key_file if keyed else None,
+            key_file=key_file if self._keyed else None,
             health_path=self._settings.health_path,
             start_timeout_s=self._settings.start_timeout_s,
             grace_s=self._settings.grace_s,

@@ -21,6 +21,8 @@ FILE_MAX_BYTES = 16 * 2**20
 def profile_of(file: Path, hours_a_day: float | None = None) -> Profile:
     """The profile of a file; `hours_a_day` wins over the file's. Raises ConfigError naming file, line or row, key."""
     suffix = file.suffix.lower()
+    if suffix not in (".toml", ".json", ".csv") and not file.exists():
+        raise _missing(file)
     if suffix not in (".toml", ".json", ".csv"):
         raise ConfigError(
             f"{printable(str(file))}: a profile is a .toml or .json file, daily tokens a .csv or .json file",
@@ -50,7 +52,7 @@ def _content(file: Path) -> bytes:
     try:
         raw = read_regular(file, FILE_MAX_BYTES)
     except FileNotFoundError as error:
-        raise ConfigError(f"{shown}: there is no such file", "name an existing file with --profile") from error
+        raise _missing(file) from error
     except NotRegularError as error:
         raise ConfigError(f"{shown}: is not a regular file", "name a file with --profile") from error
     except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
@@ -59,3 +61,7 @@ def _content(file: Path) -> bytes:
     if len(raw) > FILE_MAX_BYTES:
         raise ConfigError(f"{shown}: has more than {FILE_MAX_BYTES >> 20} MiB", "name a file of days, not of requests")
     return raw
+
+
+def _missing(file: Path) -> ConfigError:
+    return ConfigError(f"{printable(str(file))}: there is no such file", "name an existing file with --profile")

@@ -20,6 +20,7 @@ from appliance.engine.settings import (
     EngineSettings,
     ExternalSettings,
 )
+from gateway.state import Severity
 
 ENGINE: TypeAdapter[Any] = TypeAdapter(EngineSettings)
 FACTS = Facts("x86_64", frozenset(), 2, None, None, (3, 11, 0), 0, "127.0.0.1")
@@ -111,11 +112,20 @@ def test_without_the_placeholder_the_engine_has_no_key(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_not_there_is_a_finding(tmp_path: Path) -> None:
-    engine = CommandEngine(command("no-such-server", "{port}"), state_dir=tmp_path, which=lambda name: None)
+    settings = command("no-such-server", "{port}", "{key_file}")
+    engine = CommandEngine(settings, state_dir=tmp_path, which=lambda name: None)
     (found,) = engine.findings(FACTS)
     assert found.id == "engine.program"
     assert "no-such-server" in found.observed
-    assert CommandEngine(command("sh", "{port}"), state_dir=tmp_path).findings(FACTS) == ()
+    assert CommandEngine(command("sh", "{port}", "{key_file}"), state_dir=tmp_path).findings(FACTS) == ()
+
+
+def test_an_engine_that_is_told_no_key_is_said_to_be_open_to_who_can_log_in(tmp_path: Path) -> None:
+    (found,) = CommandEngine(command("sh", "{port}"), state_dir=tmp_path).findings(FACTS)
+    assert (found.id, found.severity) == ("engine.no_key", Severity.WARN)
+    assert "{key_file}" in found.observed
+    in_env = CommandSettings(kind="command", command=("sh", "{port}"), env={"KEY_FILE": "{key_file}"})
+    assert CommandEngine(in_env, state_dir=tmp_path).findings(FACTS) == ()
 
 
 def test_profiles_come_from_the_settings(tmp_path: Path) -> None:

@@ -148,10 +148,16 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         ("name", "said"),
-        [("week.txt", "a profile is a"), ("none.csv", "no such file"), ("folder.csv", "not a regular")],
+        [
+            ("week.txt", "a profile is a"),
+            ("none.csv", "no such file"),
+            ("none", "no such file"),
+            ("folder.csv", "not a regular"),
+        ],
     )
     def test_what_cannot_be_read_is_said(self, tmp_path: Path, name: str, said: str) -> None:
         (tmp_path / "folder.csv").mkdir()
+        (tmp_path / "week.txt").touch()
         with pytest.raises(ConfigError, match=said):
             profile_of(tmp_path / name)
 

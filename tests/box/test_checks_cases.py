@@ -256,7 +256,7 @@ def test_no_driver_and_a_wish_for_cards_is_exactly_one_finding_with_the_two_line
     assert found.remedy.splitlines()[1:] == ["[engine]", 'kind = "embedded"'] == EMBEDDED_LINES.splitlines()
     (note,) = judge(box, Needs())
     assert (note.id, note.severity) == ("nvml.load", INFO)
-    assert "embedded engine works here" in note.title
+    assert note.title == "There is no NVIDIA driver"
 
 
 def caused(box: Facts, needs: Needs = TWO) -> dict[str, str | None]:

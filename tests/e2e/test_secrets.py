@@ -23,18 +23,20 @@ from tests.e2e.client import chat_body, request_bytes
 PROMPT = "Zwiebelkuchenrezept"
 KEY_FILES = {"cookie.secret": 0o600, "engine-": 0o600}
 """Files that may hold a secret, by the beginning of their name: their mode."""
-NOBODY = 65534
+Known = dict[str, str | bytes]
+"""What must be nowhere, by what it is."""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, dict[str, str]]]:
+def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, Known]]:
     """A box after a day of all sorts, and every secret of that day by what it is."""
     box = Box(tmp_path_factory.mktemp("secrets")).start().wait_ready()
-    known = {f"key of {name}": key for name, key in box.keys.items()}
+    known: Known = {f"key of {name}": key for name, key in box.keys.items()}
     known |= {"admin token": box.admin_key, "mistyped token": new_key(ADMIN_PREFIX, secrets.token_bytes(32))}
     known |= {"engine key": Path(box.state()["engine"]["key_file"]).read_text().strip(), "prompt": PROMPT}
-    known["cookie"] = _admins_day(box, known)
+    known["cookie"] = _admins_day(box, str(known["mistyped token"]))
+    known |= signing(box)
     _developers_day(box)
     kill9(box.engine_pid)
     box.wait_state("the engine is back", lambda state: state["engine"]["restarts"] > 0, 20.0)
@@ -46,10 +48,24 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, dict[s
     assert not fault, fault
 
 
-def _admins_day(box: Box, known: dict[str, str]) -> str:
+def signing(box: Box) -> Known:
+    """What signs the cookies: raw bytes, and as a person or a program would write them."""
+    secret = (box.home / "state/cookie.secret").read_bytes()
+    assert len(secret) >= 32
+    plain, urls = base64.b64encode(secret).decode(), base64.urlsafe_b64encode(secret).decode()
+    texts = {
+        "hex": secret.hex(),
+        "HEX": secret.hex().upper(),
+        "base64": plain.rstrip("="),
+        "base64url": urls.rstrip("="),
+    }
+    return {"cookie secret": secret} | {f"cookie secret in {form}": text for form, text in texts.items()}
+
+
+def _admins_day(box: Box, mistyped: str) -> str:
     """Logins that succeed and fail, pages, a token in an address; the session's cookie."""
     cookie = ""
-    for token in (known["mistyped token"], box.keys["a"], box.admin_key):
+    for token in (mistyped, box.keys["a"], box.admin_key):
         form = urlencode({"token": token}).encode()
         request = request_bytes("POST", "/admin/login", None, form)
         typed = request.replace(b"application/json", b"application/x-www-form-urlencoded")
@@ -57,7 +73,7 @@ def _admins_day(box: Box, known: dict[str, str]) -> str:
     assert cookie
     for path in ("/admin", "/admin/status.json", f"/admin?token={box.admin_key}", f"/{box.admin_key}"):
         box.get(path, box.admin_key)
-        box.get(path, known["mistyped token"])
+        box.get(path, mistyped)
     return cookie.partition("=")[2]
 
 
@@ -101,13 +117,22 @@ def _developers_day(box: Box) -> None:
     box.post("c", max_tokens=3000, text=PROMPT).wait_bytes(b'"content"')
 
 
-def leaks(known: dict[str, str], text: bytes) -> list[str]:
+def leaks(known: Known, text: bytes) -> list[str]:
     """What of `known` is in `text`, plain or in base64."""
-    forms = {name: (value.encode(), base64.b64encode(value.encode()).rstrip(b"=")) for name, value in known.items()}
+    values = {name: value.encode() if isinstance(value, str) else value for name, value in known.items()}
+    forms = {name: (plain, base64.b64encode(plain).rstrip(b"=")) for name, plain in values.items()}
     return [name for name, (plain, packed) in forms.items() if plain in text or packed in text]
 
 
-def test_neither_log_nor_files_hold_a_secret(used: tuple[Box, dict[str, str]]) -> None:
+def leaks_of(known: Known, archive: Path) -> dict[str, list[str]]:
+    """Each file of a .tar.gz, at least one: what of `known` is in it, or in its name."""
+    with tarfile.open(archive) as opened:
+        files = {member.name: opened.extractfile(member) for member in opened if member.isfile()}
+        assert files
+        return {name: leaks(known, name.encode() + b"\n" + file.read()) for name, file in files.items() if file}
+
+
+def test_neither_log_nor_files_hold_a_secret(used: tuple[Box, Known]) -> None:
     box, known = used
     assert leaks(known, box.log.encode()) == []
     files = [path for top in (box.home, box.runtime) for path in top.rglob("*") if path.is_file()]
@@ -117,7 +142,7 @@ def test_neither_log_nor_files_hold_a_secret(used: tuple[Box, dict[str, str]]) -
             assert leaks(known, path.read_bytes()) == [], path
 
 
-def test_neither_arguments_nor_environment_of_a_process_hold_a_secret(used: tuple[Box, dict[str, str]]) -> None:
+def test_neither_arguments_nor_environment_of_a_process_hold_a_secret(used: tuple[Box, Known]) -> None:
     box, known = used
     pids = box.left()
     assert len(pids) >= 4, "daemon, gateway, guard, engine"
@@ -126,7 +151,7 @@ def test_neither_arguments_nor_environment_of_a_process_hold_a_secret(used: tupl
             assert leaks(known, Path(f"/proc/{pid}/{name}").read_bytes()) == [], f"{pid} {name}"
 
 
-def test_neither_page_nor_figures_hold_a_secret(used: tuple[Box, dict[str, str]]) -> None:
+def test_neither_page_nor_figures_hold_a_secret(used: tuple[Box, Known]) -> None:
     box, known = used
     for path in ("/admin", "/admin/fragment", "/admin/status.json", "/metrics", "/v1/models", "/health", "/ready"):
         answer = box.get(path, box.keys["a"] if path.startswith("/v1") else box.admin_key)
@@ -141,22 +166,37 @@ def test_neither_page_nor_figures_hold_a_secret(used: tuple[Box, dict[str, str]]
 
 @pytest.mark.parametrize("more", [[], ["--engine-log"]], ids=["plain", "with the engine's log"])
 def test_a_bundle_for_whoever_helps_holds_neither_secrets_nor_names(
-    used: tuple[Box, dict[str, str]], tmp_path: Path, more: list[str]
+    used: tuple[Box, Known], tmp_path: Path, more: list[str]
 ) -> None:
     box, known = used
     bundle = tmp_path / "bundle.tar.gz"
     said = box.cli("doctor", "--out", str(bundle), *more)
     assert leaks(known, (said.stdout + said.stderr).encode()) == []
-    with tarfile.open(bundle) as archive:
-        files = {member.name: archive.extractfile(member) for member in archive if member.isfile()}
-        assert len(files) > 3
-        for name, file in files.items():
-            assert file is not None
-            assert leaks(known, file.read()) == [], name
+    found = leaks_of(known, bundle)
+    assert len(found) > 3
+    assert not any(found.values()), found
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
 
 
-def test_what_the_box_writes_is_for_nobody_else(used: tuple[Box, dict[str, str]]) -> None:
+def test_a_backup_holds_digests_and_no_secret(used: tuple[Box, Known], tmp_path: Path) -> None:
+    box, known = used
+    archive = tmp_path / "backup.tar.gz"
+    said = box.cli("backup", str(archive))
+    assert said.returncode == 0, said.stderr
+    assert leaks(known, (said.stdout + said.stderr).encode()) == []
+    found = leaks_of(known, archive)
+    assert {"config/seats.toml", "config/admins.toml", "state/ledger.db"} <= found.keys()
+    assert not any(found.values()), found
+
+
+def test_the_secret_of_the_cookies_is_found_in_any_form(used: tuple[Box, Known]) -> None:
+    box, known = used
+    secret = (box.home / "state/cookie.secret").read_bytes()
+    for form in (secret, secret.hex().encode(), base64.b64encode(secret), base64.urlsafe_b64encode(secret)):
+        assert any(name.startswith("cookie secret") for name in leaks(known, b"x" + form + b"x"))
+
+
+def test_what_the_box_writes_is_for_nobody_else(used: tuple[Box, Known]) -> None:
     box, _ = used
     made = [path for top in (box.home / "state", box.runtime) for path in top.rglob("*")]
     left_out = {
@@ -213,7 +253,7 @@ def nobody(*words: str) -> str:
 
 
 @as_root
-def test_another_user_reaches_neither_sockets_nor_key_files(used: tuple[Box, dict[str, str]]) -> None:
+def test_another_user_reaches_neither_sockets_nor_key_files(used: tuple[Box, Known]) -> None:
     box, _ = used
     engine_key = box.state()["engine"]["key_file"]
     files = (engine_key, str(box.runtime / "gateway.json"), str(box.home / "state/cookie.secret"))
@@ -232,7 +272,7 @@ def test_another_user_reaches_neither_sockets_nor_key_files(used: tuple[Box, dic
 @pytest.mark.parametrize(
     "claim", ["", "Authorization: Bearer \r\n", "X-Api-Key: moe\r\n", "X-Forwarded-For: 127.0.0.1\r\n"]
 )
-def test_the_engines_port_is_closed_without_its_key(used: tuple[Box, dict[str, str]], claim: str) -> None:
+def test_the_engines_port_is_closed_without_its_key(used: tuple[Box, Known], claim: str) -> None:
     box, _ = used
     engine = urlsplit(box.state()["engine"]["url"])
     assert engine.hostname == "127.0.0.1"

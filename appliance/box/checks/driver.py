@@ -46,9 +46,9 @@ def _no_driver(facts: Facts, needs: Needs) -> Finding:
         return Finding(
             id="nvml.load",
             severity=Severity.INFO,
-            title="There is no NVIDIA driver; the embedded engine works here",
+            title="There is no NVIDIA driver",
             observed=observed,
-            required="nothing: no engine that needs a card is configured",
+            required="nothing, as long as the engine that is configured needs no card: [preflight] gpus says how many",
             remedy="nothing, while no engine needs a card; for cards: install NVIDIA's driver",
         )
     return Finding(
