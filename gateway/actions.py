@@ -4,7 +4,7 @@ Touches the overlay's file, the daemon's control socket and the log.
 
 Rules:
 - Each action is one `operator.action` line, one event, and one sentence back; also the one that was not done. An engine
-  that is asked to start and runs is no event.
+  that is asked to start and runs is no event, nor is a reload after an edit: the edit is one.
 - What needs the daemon is asked for with a deadline; it goes on without us.
 - Nothing here checks who may act: admin_actions.py and control_actions.py do, and say who it is.
 """
@@ -19,7 +19,7 @@ import httpx
 
 from gateway.core import Core
 from gateway.overlay import Changed, Mode, Overlay
-from gateway.seats import SeatName, name_problem
+from gateway.seats import SeatName, counted, name_problem
 from gateway.state import Severity
 
 SEAT_ACTIONS = frozenset({"disable-seat", "enable-seat"})
@@ -112,15 +112,16 @@ class Actions:
             said += f", but seats.toml disables it: moe-appliance seats enable {name}"
         return await self._kept("enable-seat", name, who, lambda now: now.with_seat(name, None), said, _SEAT)
 
-    async def reload(self, who: str) -> Done:
-        """Read seats.toml and admins.toml again now."""
-        self.core.look_at_files(force=True)
+    async def reload(self, who: str, *, edited: bool = False) -> Done:
+        """Read seats.toml and admins.toml again now. `edited`: for a verb that changed one of them, and what is new in
+        it is the event."""
+        self.core.look_at_files(force=True, who=who)
         errors = self.core.broken_files()
         if errors:
             return self._told(
                 "reload", "", who, Done(False, f"the old files stay in use: {'; '.join(errors)}"), _RELOAD
             )
-        done = Done(True, f"reloaded: {len(self.core.seats.value.accounts)} seats")
+        done = Done(True, f"reloaded: {counted(len(self.core.seats.value.accounts), 'seat')}", told=not edited)
         return self._told("reload", "", who, done, _RELOAD)
 
     async def restart_engine(self, who: str) -> Done:

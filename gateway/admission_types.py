@@ -151,7 +151,8 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """`id` will not run. `retry_after_s` is whole seconds, 10 to 59; 0 = do not retry."""
+    """`id` will not run. `retry_after_s` is whole seconds, 10 to 59; 0 = do not retry. `position`: where it stood, or
+    would stand; `depth`: how many wait without it, with a line that was cleared as it was."""
 
     id: TicketId
     reason: Reason

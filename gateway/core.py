@@ -33,7 +33,7 @@ from gateway.overlay import Mode, Overlay
 from gateway.overlayfile import KEEP_EVERY_S, OverlayFile
 from gateway.problem import Problem, ended, engine_not_ready, maintenance, unknown_model
 from gateway.runs import Runs
-from gateway.seats import AdminBook, SeatBook, diff
+from gateway.seats import AdminBook, SeatBook, counted, diff
 from gateway.settings import AdmissionSettings, GatewaySettings
 from gateway.splice import replace_value
 from gateway.state import BoxState, EngineState, Phase, Severity
@@ -283,11 +283,11 @@ class Core:
         """Wall-clock seconds, for key expiry and for what people read."""
         return time.time()
 
-    def look_at_files(self, force: bool = False) -> None:
-        """Take new versions of seats.toml and admins.toml; a broken one is kept out and shown."""
+    def look_at_files(self, force: bool = False, who: str = "") -> None:
+        """Take new versions of seats.toml and admins.toml; a broken one is kept out and shown. `who`: asked for it."""
         now_s = self.now()
-        self._look_at_seats(now_s, force)
-        self._look_at_admins(now_s, force)
+        self._look_at_seats(now_s, force, who)
+        self._look_at_admins(now_s, force, who)
         self._looked = True
 
     def broken_files(self) -> list[str]:
@@ -295,15 +295,14 @@ class Core:
         broken = (self.seats.broken, self.admins.broken)
         return [found.error for found in broken if found is not None]
 
-    def _look_at_seats(self, now_s: float, force: bool) -> None:
+    def _look_at_seats(self, now_s: float, force: bool, who: str) -> None:
         before = self.seats.value
         match self.seats.refresh(now_s, force=force):
             case Changed(old=old, new=book):
                 self.log.info("seats.loaded", path=str(self.seats.path), seats=len(book.accounts))
                 if self._looked and old != book:  # every gateway reads it at its start
-                    self.events.note(
-                        "files.seats", Severity.INFO, f"seats.toml was changed: {len(book.accounts)} seats"
-                    )
+                    said = f"seats.toml was changed: {counted(len(book.accounts), 'seat')}"
+                    self.events.note("files.seats", Severity.INFO, said, who)
                 lastgood.keep(self.seats.path, last_good_file(self.settings))
             case Broken(error=error):
                 self.log.error("seats.broken", path=str(self.seats.path), error=error)
@@ -312,13 +311,13 @@ class Core:
                 pass
         self._seats_changed(before, now_s)
 
-    def _look_at_admins(self, now_s: float, force: bool) -> None:
+    def _look_at_admins(self, now_s: float, force: bool, who: str) -> None:
         match self.admins.refresh(now_s, force=force):
             case Changed(old=old, new=admins):
                 self.log.info("admins.loaded", path=str(self.admins.path), admins=len(admins.accounts))
                 if self._looked and old != admins:
-                    said = f"admins.toml was changed: {len(admins.accounts)} admins"
-                    self.events.note("files.admins", Severity.INFO, said)
+                    said = f"admins.toml was changed: {counted(len(admins.accounts), 'admin')}"
+                    self.events.note("files.admins", Severity.INFO, said, who)
             case Broken(error=error):
                 self.log.error("admins.broken", path=str(self.admins.path), error=error)
                 self.events.note(

@@ -152,7 +152,7 @@ def control_app(core: Core) -> Starlette:
         return Response(view(core.box, snapshot(core), core.now()).model_dump_json(), media_type="application/json")
 
     async def reload(request: Request) -> Response:
-        done = await Actions(core).reload(caller(request))
+        done = await Actions(core).reload(caller(request), edited="edited" in request.query_params)
         errors = core.broken_files()
         if not done.ok:
             return JSONResponse({"reloaded": False, "errors": errors}, status_code=422)

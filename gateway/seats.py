@@ -140,6 +140,11 @@ def _table(accounts: Mapping[str, Account]) -> KeyTable[_Hit]:
     return KeyTable(entries)
 
 
+def counted(count: int, noun: str) -> str:
+    """1, "seat" -> "1 seat"; 2, "seat" -> "2 seats"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class SeatBook:
     """All seats by name. Raises ValueError when two keys are the same. `file_missing`: there is no file."""

@@ -5,6 +5,7 @@ Touches the configuration file, and the sockets when asked to.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from appliance.config import Config, Paths
 
 ANSWER_S = 15.0
+
+
+def still_off(names: Iterable[str]) -> tuple[str, ...]:
+    """The sentence about seats that are off by hand, whatever seats.toml says; none when there are none."""
+    off = ", ".join(f"{name} (moe-appliance seats on {name})" for name in names)
+    return (f"Switched off by hand all the same: {off}.",) if off else ()
 
 
 @dataclass
@@ -56,16 +63,16 @@ class Box:
         """admins.toml of this box."""
         return self.paths.admins_file
 
-    def notify_reload(self) -> str:
-        """Have the running gateway read seats and admins again, and say what came of it."""
+    def notify_reload(self, seat: str = "") -> str:
+        """Have the running gateway read seats and admins again after an edit, and say what came of it. `seat`: the one
+        that was edited, which may be off by hand."""
         try:
-            said = self.gateway("POST", f"/reload{self.asker()}")
+            said = self.gateway("POST", f"/reload{self.asker(edited='1')}")
         except NotRunning:
             return "No appliance runs here; it will read the file when it starts."
         if said.status_code == 200:
-            off = [f"{name} (moe-appliance seats on {name})" for name in said.json().get("off", ())]
-            still = f" Switched off by hand all the same: {', '.join(off)}." if off else ""
-            return f"The running gateway has taken it.{still}"
+            off = {seat}.intersection(said.json().get("off", ()))
+            return " ".join(("The running gateway has taken it.", *still_off(off)))
         errors = "; ".join(map(str, said.json().get("errors", ["no reason given"])))
         raise MoeError(f"the gateway kept the old file: {errors}", "correct the file, then: moe-appliance reload")
 

@@ -42,8 +42,8 @@ class KeyFiles(Protocol):
         """The seats that are off by hand in the running box, and by whom."""
         ...
 
-    def notify_reload(self) -> str:
-        """Have the running gateway read both files now.
+    def notify_reload(self, seat: str = "") -> str:
+        """Have the running gateway read both files now, after an edit of `seat`, "" = of an admin.
 
         Returns a sentence for the operator: that it took them, or that nothing runs. May raise MoeError.
         """
@@ -88,10 +88,11 @@ def _refuse_past(text: str, *, past: bool) -> None:
         raise typer.BadParameter(f"{text} is in the past; a key that never works is no use", param_hint="--expires")
 
 
-def reloaded(files: KeyFiles) -> str:
-    """Tell the gateway; the edit is done, so that a gateway that does not answer is a sentence, not a failure."""
+def reloaded(files: KeyFiles, seat: str = "") -> str:
+    """Tell the gateway of an edit, of `seat` or of an admin; the edit is done, so that a gateway that does not answer
+    is a sentence, not a failure."""
     try:
-        return files.notify_reload()
+        return files.notify_reload(seat)
     except MoeError as exc:
         return f"The running gateway could not be told, it looks at the file by itself each second: {exc.message}"
 
@@ -104,16 +105,17 @@ def say(*sentences: str) -> None:
 
 def show_key(kind: str, made: NewKey, files: KeyFiles, *, as_json: bool, then: str = "") -> None:
     """Print a new key, once, before anything else can go wrong; then tell the gateway."""
+    seat = made.name if kind == "seat" else ""
     if as_json:
         shown = {kind: made.name, "key": made.key}
         until = stamp(made.old_until)
         if until is not None:
             shown["old_key_until"] = until
-        _print_key(json.dumps(shown | {"reload": reloaded(files)}), kind, made.name)
+        _print_key(json.dumps(shown | {"reload": reloaded(files, seat)}), kind, made.name)
         return
     _print_key(made.key, kind, made.name)
     say(f"This is the key of {kind} {made.name}. It is not stored and cannot be shown again.")
-    say(*([then] if then else []), reloaded(files))
+    say(*([then] if then else []), reloaded(files, seat))
 
 
 def _print_key(line: str, kind: str, name: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from appliance.cli.box import Box
+from appliance.cli.box import Box, still_off
 from appliance.errors import MoeError, NotRunning
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def reload(ctx: typer.Context) -> None:
         errors = "\n".join(map(str, said.get("errors", [])))
         raise MoeError(f"not reloaded, the old files stay in use:\n{errors}", "correct the file, then reload again")
     seats = said["seats"]
-    print(f"reloaded: {seats} seat{'' if seats == 1 else 's'}")
+    print(f"reloaded: {seats} seat{'' if seats == 1 else 's'}", *still_off(said.get("off", ())), sep="\n")
 
 
 def drain(ctx: typer.Context) -> None:

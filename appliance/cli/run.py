@@ -26,6 +26,7 @@ from appliance.notify import Notify
 from appliance.printable import printable
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
+from gateway.seats import counted
 from gateway.state import BoxState, Phase, Severity
 from gateway.status.findings import arranged
 from gateway.status.views import FindingRow
@@ -98,8 +99,8 @@ def check(ctx: typer.Context) -> None:
     box: Box = ctx.obj
     seats, admins = load_seats(box.seats_file), load_admins(box.admins_file)
     print(f"configuration: good ({box.config.engine.kind} engine, {public_url(box.config)})")
-    print(f"seats: {len(seats.accounts)} in {box.seats_file}")
-    print(f"admins: {len(admins.accounts)} in {box.admins_file}")
+    print(f"{counted(len(seats.accounts), 'seat')} in {box.seats_file}")
+    print(f"{counted(len(admins.accounts), 'admin')} in {box.admins_file}")
     adapter = adapter_of(box.config, box.paths.state_dir)
     examined = Examiner(box.config, box.paths, adapter, box.environ).examine()
     found = examined.findings

@@ -70,7 +70,10 @@ def limit(
     if not limits:
         raise typer.BadParameter("name a limit: --max-streams N or --tokens-per-month N")
     changed = keyedit.limit_seat(file or files.seats_file, name, limits)
-    say(f"Seat {name} has its new limits." if changed else f"Seat {name} had these limits already.", reloaded(files))
+    say(
+        f"Seat {name} has its new limits." if changed else f"Seat {name} had these limits already.",
+        reloaded(files, name),
+    )
 
 
 @app.command("list")
@@ -104,7 +107,7 @@ def disable(ctx: typer.Context, name: NameArgument, file: FileOption = None) -> 
     """Refuse a seat until it is enabled again; its key stays."""
     files = key_files(ctx)
     changed = keyedit.disable_seat(file or files.seats_file, name)
-    say(f"Seat {name} is disabled." if changed else f"Seat {name} was disabled already.", reloaded(files))
+    say(f"Seat {name} is disabled." if changed else f"Seat {name} was disabled already.", reloaded(files, name))
 
 
 @app.command()
@@ -116,7 +119,7 @@ def enable(ctx: typer.Context, name: NameArgument, file: FileOption = None) -> N
     say(f"Seat {name} is enabled." if changed else f"Seat {name} was enabled already.")
     if any(row.name == name and row.state == "expired" for row in keyedit.list_seats(path)):
         say(f"It has expired all the same: set a later `expires` under [seats.{name}] in {path}.")
-    say(reloaded(files))
+    say(reloaded(files, name))
 
 
 @app.command()
@@ -124,7 +127,7 @@ def remove(ctx: typer.Context, name: NameArgument, file: FileOption = None) -> N
     """Remove a seat and its key; there is no way back to this key."""
     files = key_files(ctx)
     keyedit.remove_seat(file or files.seats_file, name)
-    say(f"Seat {name} is removed.", reloaded(files))
+    say(f"Seat {name} is removed.", reloaded(files, name))
 
 
 operator.register_seats(app)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePath
 
+from gateway.seats import counted
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import Finding, Severity
 from gateway.status.views import FileRow, FindingRow
@@ -45,7 +46,7 @@ def raised(gateway: GatewaySnapshot | None) -> tuple[Finding, ...]:
                 id="seats.none",
                 severity=Severity.WARN,
                 title="Nobody can come in: there is no active seat",
-                observed=f"{len(gateway.seats)} seats, none of them active",
+                observed=f"{counted(len(gateway.seats), 'seat')}, none active",
                 required="one seat at least",
                 remedy="moe-appliance seats add NAME",
                 depends_on="seats.file_broken",

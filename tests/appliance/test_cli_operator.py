@@ -107,6 +107,9 @@ def test_under_sudo_the_person_is_named_also_to_the_daemon(run: Run) -> None:
 
 def test_a_reload_says_how_many_seats_there_are_or_what_is_broken(run: Run) -> None:
     assert run(FakeBox({"/reload": (200, {"reloaded": True, "seats": 1})}), "reload").output == "reloaded: 1 seat\n"
+    two = FakeBox({"/reload": (200, {"reloaded": True, "seats": 2, "off": ["ana", "zed"]})})
+    still = "Switched off by hand all the same: ana (moe-appliance seats on ana), zed (moe-appliance seats on zed)."
+    assert run(two, "reload").output == f"reloaded: 2 seats\n{still}\n"
     done = run(FakeBox({"/reload": (422, {"reloaded": False, "errors": ["line 3"]})}), "reload")
     assert isinstance(done.exception, MoeError)
     assert done.exception.message.endswith("stay in use:\nline 3")

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -26,14 +27,16 @@ class Files:
     seats_file: Path
     admins_file: Path
     told: int = 0
+    edited: str = ""
     error: MoeError | None = None
     off: dict[str, str] = field(default_factory=dict)
 
     def switched_off(self) -> dict[str, str]:
         return self.off
 
-    def notify_reload(self) -> str:
+    def notify_reload(self, seat: str = "") -> str:
         self.told += 1
+        self.edited = seat
         if self.error is not None:
             raise self.error
         return "The running gateway has taken it."
@@ -213,6 +216,47 @@ def test_disable_enable_and_remove_say_what_they_did(files: Files) -> None:
     assert "Seat ana is removed." in run(files, "seats remove ana").stderr
     assert load_seats(files.seats_file).accounts == {}
     assert files.told == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("seats limit ana --max-streams 2", "ana"),
+        ("seats rotate ana", "ana"),
+        ("seats rotate ana --json", "ana"),
+        ("seats disable ana", "ana"),
+        ("seats enable ana", "ana"),
+        ("seats remove ana", "ana"),
+        ("seats add ben", "ben"),
+        ("admins add ana", ""),
+        ("admins rotate root", ""),
+        ("admins remove root", ""),
+    ],
+)
+def test_the_gateway_is_told_which_seat_was_edited(files: Files, line: str, edited: str) -> None:
+    run(files, "seats add ana")
+    run(files, "admins add root")
+    files.edited = "none"
+    run(files, line)
+    assert files.edited == edited
+
+
+@pytest.mark.parametrize(
+    ("seat", "still"),
+    [("zed", " Switched off by hand all the same: zed (moe-appliance seats on zed)."), ("ana", ""), ("", "")],
+)
+def test_only_an_edit_of_a_seat_that_is_off_by_hand_says_so(
+    monkeypatch: pytest.MonkeyPatch, seat: str, still: str
+) -> None:
+    asked: list[str] = []
+
+    def answer(box: Box, method: str, path: str) -> httpx.Response:
+        asked.append(f"{method} {path}")
+        return httpx.Response(200, json={"reloaded": True, "seats": 2, "off": ["zed", "yan"]})
+
+    monkeypatch.setattr(Box, "gateway", answer)
+    assert Box().notify_reload(seat) == f"The running gateway has taken it.{still}"
+    assert asked == ["POST /reload?edited=1"]
 
 
 def test_a_typing_error_names_the_closest_seat(files: Files) -> None:

@@ -57,6 +57,7 @@ def test_settings_that_do_nothing_are_told(make_box: MakeBox) -> None:
     done = box.cli("check")
     assert done.returncode == 0, done.stderr
     assert "8 asked, the engine's profile allows 4" in done.stdout
+    assert f"8 seats in {box.seats_file}\n1 admin in {box.home}" in done.stdout
     box.start().wait_ready()
     assert "8 asked, the engine's profile allows 4" in box.cli("status").stdout
 

@@ -14,9 +14,10 @@ import pytest
 
 from gateway import overlayfile
 from gateway.actions import Actions, Done
+from gateway.keys import digest_of
 from gateway.overlay import Mode
 from gateway.overlayfile import OverlayFile
-from tests.gateway.running import running, seats_toml
+from tests.gateway.running import key_of, running, seats_toml
 
 
 @pytest.fixture
@@ -167,10 +168,35 @@ async def test_a_seat_that_left_the_file_can_be_forgotten() -> None:
 async def test_a_reload_says_what_is_wrong() -> None:
     async with running() as site:
         assert (await Actions(site.core).reload("ana")).said == "reloaded: 5 seats"
+        site.seats_file.write_text(f'[seats.a]\ndigest = "{digest_of(key_of("a"))}"\n')
+        assert (await Actions(site.core).reload("ana")).said == "reloaded: 1 seat"
         site.seats_file.write_text("[seats.a\n")
         done = await Actions(site.core).reload("ana")
         assert not done.ok
         assert "seats.toml" in done.said
+
+
+@pytest.mark.anyio
+async def test_an_edit_by_command_is_one_event_about_what_was_edited() -> None:
+    async with running() as site:
+        token = digest_of("moe-admin-token-of-eve")
+        for path, accounts, said in (
+            (site.core.admins.path, [("admins.eve", token)], "admins.toml was changed: 1 admin"),
+            (
+                site.core.admins.path,
+                [("admins.eve", token), ("admins.bo", digest_of("moe-admin-token-of-bo"))],
+                "admins.toml was changed: 2 admins",
+            ),
+            (site.seats_file, [("seats.a", digest_of(key_of("a")))], "seats.toml was changed: 1 seat"),
+        ):
+            before = site.core.events.recent()
+            path.write_text("".join(f'[{table}]\ndigest = "{digest}"\n' for table, digest in accounts))
+            assert (await Actions(site.core).reload("ana", edited=True)).ok
+            [event] = [event for event in site.core.events.recent() if event not in before]
+            assert (event.text, event.who) == (said, "ana")
+        assert actions_of(site.log) == [("ana", "reload", "", "done")] * 3
+        await Actions(site.core).reload("ana", edited=True)
+        assert len(site.core.events.recent()) == 3, "the look each second was there first"
 
 
 @pytest.mark.anyio

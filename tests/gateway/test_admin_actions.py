@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,10 +10,13 @@ import httpx
 import pytest
 
 from gateway.actions import SEAT_ACTIONS, Actions
+from gateway.keys import digest_of
 from gateway.overlay import Mode
 from gateway.pages.admin import COOKIE
-from gateway.pages.sessions import csrf
+from gateway.pages.seat import COOKIE as SEAT_COOKIE
+from gateway.pages.sessions import csrf, issue
 from gateway.pages.site import cookie_secret
+from gateway.seats import AdminName
 from tests.gateway.running import ADMIN_TOKEN, Running, key_of, running
 
 JSON = {"accept": "application/json"}
@@ -80,35 +84,97 @@ async def test_nobody_else_acts(name: str, headers: dict[str, str], status: int)
         assert site.core.events.recent() == ()
 
 
+async def sessions_of_one_key(site: Running, client: httpx.AsyncClient) -> tuple[str, str]:
+    """What a seat and an admin of the same name and the same key got when they logged in, (seat, admin): nothing but
+    the page tells one session from the other."""
+    admins = f'[admins.a]\ndigest = "{digest_of(key_of("a"))}"\n'
+    site.core.admins.path.write_text(site.core.admins.path.read_text() + admins)
+    site.core.look_at_files(force=True)
+    for home, field in (("/seat", "key"), ("/admin", "token")):
+        assert (await client.post(f"{home}/login", data={field: key_of("a")})).status_code == 303
+        assert (await client.get(f"{home}/fragment")).status_code == 200
+    return client.cookies[SEAT_COOKIE], client.cookies[COOKIE]
+
+
 @pytest.mark.anyio
-async def test_a_seats_cookie_of_the_seat_page_is_no_admins() -> None:
-    async with running() as site, browser(site) as client:
-        stolen = client.cookies[COOKIE]
-        async with browser(site, login=False) as other:
-            headers = {"cookie": f"moe_seat={stolen}"}
-            assert (await other.post("/admin/actions/drain", headers=headers)).status_code == 401
+async def test_the_session_of_a_seat_is_no_admins() -> None:
+    async with running() as site, browser(site, login=False) as client, browser(site, login=False) as other:
+        seat, _ = await sessions_of_one_key(site, client)
+        secret, before = cookie_secret(site.core.settings.state_dir / "cookie.secret"), site.core.events.recent()
+        for cookie in (f"{COOKIE}={seat}", f"{SEAT_COOKIE}={seat}", f"{COOKIE}={seat}; {SEAT_COOKIE}={seat}"):
+            headers = {"cookie": cookie}
+            page = await other.get("/admin", headers=headers)
+            assert 'action="/admin/login"' in page.text
+            assert 'id="live"' not in page.text
+            for path in ("/admin/status.json", "/admin/fragment"):
+                assert (await other.get(path, headers=headers)).status_code == 401
+            for name in NAMES:
+                target = "b" if name in SEAT_ACTIONS else ""
+                fields = {"csrf": csrf(secret, seat, name, target), "seat": target}
+                answer = await other.post(f"/admin/actions/{name}", data=fields, headers=headers)
+                assert answer.status_code == 401
+        assert untouched(site)
+        assert site.core.events.recent() == before
+
+
+@pytest.mark.anyio
+async def test_the_session_of_an_admin_is_no_seats() -> None:
+    async with running() as site, browser(site, login=False) as client, browser(site, login=False) as other:
+        _, admin = await sessions_of_one_key(site, client)
+        for cookie in (f"{SEAT_COOKIE}={admin}", f"{COOKIE}={admin}", f"{SEAT_COOKIE}={admin}; {COOKIE}={admin}"):
+            headers = {"cookie": cookie}
+            page = await other.get("/seat", headers=headers)
+            assert 'action="/seat/login"' in page.text
+            assert "<h1>Seat a</h1>" not in page.text
+            for path in ("/seat/status.json", "/seat/fragment"):
+                assert (await other.get(path, headers=headers)).status_code == 401
+        # nor does it act under that name
+        secret = cookie_secret(site.core.settings.state_dir / "cookie.secret")
+        fields, headers = {"csrf": csrf(secret, admin, "drain")}, {"cookie": f"{SEAT_COOKIE}={admin}"}
+        assert (await other.post("/admin/actions/drain", data=fields, headers=headers)).status_code == 401
         assert untouched(site)
 
 
 @pytest.mark.anyio
+async def test_a_session_that_was_logged_out_acts_no_more() -> None:
+    async with running() as site, browser(site) as client:
+        # given a copy of a session, and of each of its forms
+        headers = {"cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
+        forms = [(name, "a" if name in SEAT_ACTIONS else "") for name in NAMES]
+        fields = {name: {"csrf": value(site, client, name, seat), "seat": seat} for name, seat in forms}
+        # when it is logged out
+        logout = {"csrf": value(site, client, "logout")}
+        assert (await client.post("/admin/logout", data=logout)).status_code == 303
+        before = site.core.events.recent()
+        # then the copies do nothing
+        async with browser(site, login=False) as other:
+            for name in NAMES:
+                answer = await other.post(f"/admin/actions/{name}", data=fields[name], headers=headers)
+                assert answer.status_code == 401
+        assert untouched(site)
+        assert site.core.events.recent() == before
+
+
+@pytest.mark.anyio
 async def test_a_form_that_is_not_of_this_session_and_action_does_nothing() -> None:
-    async with running() as site, browser(site) as client, browser(site) as other:
+    async with running() as site, browser(site) as client, browser(site, login=False) as other:
         secret = cookie_secret(site.core.settings.state_dir / "cookie.secret")
         former = client.cookies[COOKIE]
-        later = csrf(secret, former.replace("v1.", "v1.x"), "drain")
+        another = issue(secret, AdminName("root"), site.core.admins.value, time.time() - 60)
+        other.cookies.set(COOKIE, another)
+        assert another != former
+        assert (await other.get("/admin/status.json")).status_code == 200, "a session of the same admin, as good"
         good = value(site, client, "drain")
         bad = [
             "",
             "x",
             "é",
             good[:-1],
-            later,
+            value(site, other, "drain"),
             value(site, client, "pause"),
             value(site, client, "drain", "a"),
             csrf(b"o" * 32, former, "drain"),
         ]
-        if other.cookies[COOKIE] != former:  # logins within one second have one cookie
-            bad.append(value(site, other, "drain"))
         for token in bad:
             for headers in ({}, JSON):
                 answer = await client.post("/admin/actions/drain", data={"csrf": token}, headers=headers)

@@ -30,6 +30,9 @@ async def test_an_action_is_done_and_said_and_its_caller_noted() -> None:
         assert asked(site, "ana", "/disable-seat")[0] == 400
         assert asked(site, "ana", "/drain", "GET")[0] == 405
         assert asked(site, "ana", "/reload")[1] == {"reloaded": True, "seats": 5, "off": ["a"]}
+        told = site.core.events.recent()
+        assert asked(site, "ana", "/reload?edited=1")[1] == {"reloaded": True, "seats": 5, "off": ["a"]}
+        assert site.core.events.recent() == told
         asked(site, "ana", "/enable-seat?seat=a")
         assert asked(site, "ana", "/reload")[1] == {"reloaded": True, "seats": 5}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.overlay import Mode
 from gateway.state import BoxState, Phase
 from tests.gateway import forms
 from tests.gateway.checks import EARLY, busy, ended, line_of, refused
@@ -53,6 +54,35 @@ async def test_the_deadline_is_a_429_or_behind_the_200_an_error_event(path: str,
         said = await ended(path, answer, gateway, "deadline")
     assert forms.beats(path, answer)
     assert "etry in" in said.message
+
+
+@together
+@STREAM_OR_NOT
+async def test_whoever_waits_out_a_pause_is_told_how_many_others_wait(path: str, stream: bool) -> None:
+    async with running(limits=EARLY, admission={"queue_deadline_s": 0.3}) as gateway:
+        # given a paused box where nobody else waits
+        await gateway.core.set_overlay(lambda now: now.in_mode(Mode.PAUSED, "ana", 1.0))
+        # when the deadline comes
+        answer = await call(gateway, path, stream=stream)
+        # then place and number fit together
+        if stream:
+            said = await ended(path, answer, gateway, "paused")
+        else:
+            said = await refused(path, answer, gateway, 503, "paused")
+            place = [answer.headers[f"x-moe-queue-{name}"] for name in ("position", "depth")]
+            assert place == ["1", "0"], "where it stood, and how many wait without it"
+    assert "paused this box: its line does not move (nobody else waits)." in said.message
+
+
+@together
+async def test_a_full_line_of_a_paused_box_tells_how_many_others_wait(path: str) -> None:
+    async with running(admission={"queue_max": 1}) as gateway, asyncio.TaskGroup() as group:
+        await gateway.core.set_overlay(lambda now: now.in_mode(Mode.PAUSED, "ana", 1.0))
+        group.create_task(call(gateway, path))
+        await gateway.until(lambda: len(gateway.core.limiter.view().waiting) == 1)
+        said = await refused(path, await call(gateway, path, seat="b"), gateway, 503, "paused")
+        assert "its line does not move (1 other waits)." in said.message
+        await gateway.core.set_overlay(lambda now: now.in_mode(Mode.SERVING, "ana", 2.0))
 
 
 def shorten_deadline(gateway: Running, deadline_s: float) -> None:

@@ -69,7 +69,13 @@ def test_a_refusal_by_admission_names_the_time_and_keeps_it(
     if reason in (Reason.QUEUE_FULL, Reason.QUEUE_BYTES, Reason.SEAT_QUEUE_FULL, Reason.PREDICTED_WAIT):
         assert f"All {streams} streams are busy and you would be {ordinal(position)} in line" in problem.message
     if reason in (Reason.QUEUE_FULL, Reason.QUEUE_BYTES, Reason.DEADLINE):
-        assert str(depth) in problem.message
+        assert (f"{depth} other" if depth else "nobody else waits") in problem.message
+
+
+@pytest.mark.parametrize("reason", [Reason.QUEUE_FULL, Reason.QUEUE_BYTES, Reason.DEADLINE, Reason.PAUSED])
+@pytest.mark.parametrize(("depth", "said"), [(0, "nobody else waits"), (1, "1 other waits"), (2, "2 others wait")])
+def test_who_waits_is_told_without_the_one_that_is_refused(reason: Reason, depth: int, said: str) -> None:
+    assert said in refused(rejected(reason, 10, 1, depth), 4).message
 
 
 def test_429_is_for_waiting_and_503_for_the_box() -> None:
