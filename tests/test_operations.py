@@ -24,6 +24,7 @@ from gateway.settings import AdmissionSettings, LimitSettings
 from tests.checkpoint.packs.fixtures import PACKS
 from tests.checkpoint.packs.writer import write
 from tests.e2e.box import ROOT, Box
+from tests.interrupts import heed_interrupts
 from tests.operations import ENDLESS, EXITS, LISTED, PAGE, Command, commands, commands_for
 
 TABLES: dict[str, type[BaseModel]] = {
@@ -89,7 +90,9 @@ def typed(command: Command, box: Box, monkeypatch: pytest.MonkeyPatch) -> tuple[
 def watched(command: Command, box: Box) -> str:
     """What is wrong with a command that goes on, "" = it said something and ended at Ctrl-C."""
     argv = box.argv(*here(command.text, box)[1:])
-    with subprocess.Popen(argv, cwd=box.home, env=box.environ(), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, cwd=box.home, env=box.environ(), stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)

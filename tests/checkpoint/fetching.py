@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 from appliance.checkpoint.fetch import Fetched, fetch
 from appliance.checkpoint.progress import Progress
 from tests.checkpoint.range_server import FileServer, Trouble
+from tests.interrupts import heed_interrupts
 
 REPO = Path(__file__).parents[2]
 FIRST, SECOND, THIRD = (f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3))
@@ -95,10 +95,6 @@ def everything(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def _heed_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """`moe-appliance checkpoint ...` as a process, as a terminal starts it: a script's `&` leaves SIGINT ignored."""
     own = {key: value for key, value in os.environ.items() if key not in ("HF_TOKEN", "MOE_CHECKPOINT_TOKEN")}
@@ -110,7 +106,7 @@ def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_heed_interrupts,
+        preexec_fn=heed_interrupts,
     )
     _started.append(process)
     return process

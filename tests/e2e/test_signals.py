@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.box import Box, until
 from tests.e2e.conftest import MakeBox
+from tests.interrupts import heed_interrupts
 from tests.model import demo_wheel
 
 USERS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -95,11 +96,6 @@ sys.addaudithook(begins)
 """Before that import `main` takes SIGINT for itself; what comes earlier is the interpreter's own start."""
 
 
-def _heed_interrupts() -> None:
-    """As a terminal starts it: a script's `&` leaves SIGINT ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def interrupted(box: Box, argv: list[str], after_s: float) -> tuple[int, str]:
     """Ctrl-C `after_s` after our first imports began; exit code and all that was said."""
     site, sign = box.home / "site", box.home / "imports-began"
@@ -113,7 +109,7 @@ def interrupted(box: Box, argv: list[str], after_s: float) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=_heed_interrupts,
+        preexec_fn=heed_interrupts,
     )
     until("its first imports begin", sign.exists, 10, 0.001)
     time.sleep(after_s)
