@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from gateway.seats import counted
 from gateway.state import Event, Severity
 
 EVENT_KINDS = {
@@ -106,5 +107,5 @@ class Refusals:
             if all_of_them or now_s - since_s >= REFUSALS_EVERY_S:
                 del self._since_s[reason]
                 number = self._counts.pop(reason)
-                said = f"{number} request{'' if number == 1 else 's'} refused: {reason.replace('_', ' ')}"
+                said = f"{counted(number, 'request')} refused: {reason.replace('_', ' ')}"
                 self.events.note("requests.refused", Severity.INFO, said)

@@ -17,6 +17,7 @@ import typer
 
 from appliance.cli.box import Box, still_off
 from appliance.errors import MoeError, NotRunning
+from gateway.seats import counted
 
 if TYPE_CHECKING:
     import httpx
@@ -54,7 +55,7 @@ def reload(ctx: typer.Context) -> None:
         errors = "\n".join(map(str, said.get("errors", [])))
         raise MoeError(f"not reloaded, the old files stay in use:\n{errors}", "correct the file, then reload again")
     seats = said["seats"]
-    print(f"reloaded: {seats} seat{'' if seats == 1 else 's'}", *still_off(said.get("off", ())), sep="\n")
+    print(f"reloaded: {counted(seats, 'seat')}", *still_off(said.get("off", ())), sep="\n")
 
 
 def drain(ctx: typer.Context) -> None:

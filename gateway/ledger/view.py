@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gateway.ledger.rows import LedgerState, Row, SeatMonth
 from gateway.ledger.writing import NAME, Ledger
 from gateway.outcome import Outcome
+from gateway.seats import counted
 from gateway.state import Finding, Severity
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def found(state: LedgerState, path: str) -> tuple[Finding, ...]:
     findings = []
     folder = path.rpartition("/")[0] or "."
     if state.error:
-        waiting = f"{state.waiting} request{'' if state.waiting == 1 else 's'} wait in memory to be written"
+        waiting = f"{counted(state.waiting, 'request')} wait in memory to be written"
         findings.append(
             Finding(
                 id="ledger.broken",
