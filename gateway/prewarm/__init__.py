@@ -1,0 +1,1 @@
+"""What is read into the engine before anybody asks: named prefixes, and the heads of runs after an engine restart."""

@@ -1,0 +1,183 @@
+"""What all requests share of the cache and the speed: prices follow the cache, and what a reply took is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gateway.admission_types import TicketId
+from gateway.care import Care, Prompt
+from gateway.learning.learned import Learned
+from gateway.meter import Meter, Usage
+from gateway.prefix.fingerprint import fingerprint
+from gateway.state import EngineProfile, EngineState, Phase
+
+CHAT = "/v1/chat/completions"
+LONG = "tree " * 40_000
+SPEED = 0.004
+"""Seconds that this engine reads a token."""
+
+
+@dataclass
+class FakeTap:
+    meter: Meter = field(default_factory=Meter)
+    whole: bool = False
+
+    @property
+    def streamed(self) -> bool:
+        return True
+
+    def feed(self, data: bytes, now_s: float) -> bytes:
+        return data
+
+    def finish(self, now_s: float, framed: bool = True) -> bytes:
+        return b""
+
+
+class Desk:
+    """Prompts of one engine, with a clock that is set by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 1000.0
+        self.care = Care(Learned.load(folder), lambda: self.now_s)
+        self.start("one")
+        self.count = 0
+
+    def start(self, start_id: str) -> None:
+        profile = EngineProfile(name="fake", floor_tok_per_s=40.0, cold_tokens=12_000, streams=4)
+        state = EngineState(phase=Phase.READY, start_id=start_id)
+        self.care.engine_started(
+            state.model_copy(update={"profile": profile, "models": ("m",), "context_tokens": 200_000})
+        )
+
+    def prompt(self, *texts: str, seat: str = "ana", streamed: bool = True) -> tuple[Prompt, FakeTap]:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[index % 2], "content": text} for index, text in enumerate(texts)]
+        tap = FakeTap()
+        return Prompt(self.care, fingerprint({"messages": messages}), seat, CHAT, streamed, lambda: tap), tap
+
+    def granted(self, prompt: Prompt) -> None:
+        self.count += 1
+        prompt.granted(TicketId(self.count))
+
+    def reply(self, prompt: Prompt, tap: FakeTap, *, cached: int | None = 0, tokens: int = 100) -> None:
+        """Read, written and over, as an engine would that reads at SPEED and writes 50 tokens a second."""
+        whole = prompt.price().prompt_tokens if prompt.ticket is None else prompt.print_.bytes // 4
+        self.granted(prompt)
+        self.now_s += SPEED * (whole - (cached or 0))
+        tap.meter.first_token_s = tap.meter.last_token_s = self.now_s
+        prompt.first_token()
+        self.now_s += tokens / 50
+        tap.meter.last_token_s, tap.meter.events = self.now_s, tokens
+        tap.meter.usage = Usage(whole, tokens, cached)
+        tap.whole = True
+        prompt.over()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_a_prompt_that_was_read_costs_only_what_is_new(desk: Desk) -> None:
+    first, tap = desk.prompt(LONG)
+    before = first.price()
+    assert before.uncached_tokens == before.prompt_tokens > 40_000
+    desk.reply(first, tap)
+    again, _ = desk.prompt(LONG, "yes", "go on")
+    assert again.price().uncached_tokens < 500
+    assert again.price().prefill_s < before.prefill_s / 10
+
+
+def test_what_was_read_by_an_engine_that_is_gone_is_not_cached(desk: Desk) -> None:
+    first, tap = desk.prompt(LONG)
+    desk.reply(first, tap)
+    desk.start("two")
+    again, _ = desk.prompt(LONG)
+    assert again.price().uncached_tokens == again.price().prompt_tokens
+
+
+def test_a_prompt_that_was_cut_before_its_first_token_is_not_cached_and_teaches_nothing(desk: Desk) -> None:
+    cut, _ = desk.prompt(LONG)
+    desk.granted(cut)
+    desk.now_s += 1.0
+    cut.over()
+    again, _ = desk.prompt(LONG)
+    assert again.price().uncached_tokens == again.price().prompt_tokens
+    assert desk.care.known.curve.measured == 0
+    assert desk.care.running == {}
+
+
+def test_the_time_that_a_prompt_took_alone_is_what_the_next_one_is_predicted_to_take(desk: Desk) -> None:
+    first, tap = desk.prompt(LONG)
+    desk.reply(first, tap)
+    other, _ = desk.prompt("bush " * 40_000)
+    assert other.price().prefill_s == pytest.approx(SPEED * other.price().prompt_tokens, rel=0.1)
+
+
+def test_two_that_are_read_at_once_teach_nothing_of_how_fast_one_is(desk: Desk) -> None:
+    (one, one_tap), (two, two_tap) = desk.prompt(LONG), desk.prompt("bush " * 40_000)
+    desk.granted(one)
+    desk.granted(two)
+    for prompt, tap in ((one, one_tap), (two, two_tap)):
+        desk.now_s += 50.0
+        tap.meter.first_token_s = tap.meter.last_token_s = desk.now_s
+        prompt.first_token()
+        tap.meter.usage, tap.whole = Usage(50_000, 2, 0), True
+        prompt.over()
+    assert desk.care.known.curve.measured == 0
+
+
+def test_a_reply_without_a_cold_neighbour_tells_the_pace_and_one_with_does_not(desk: Desk) -> None:
+    writer, tap = desk.prompt("hello")
+    desk.reply(writer, tap)
+    assert desk.care.pace(desk.now_s).tok_per_s == pytest.approx(49.5, rel=0.02)
+    writer, tap = desk.prompt("hello again")
+    desk.granted(writer)
+    tap.meter.first_token_s = desk.now_s
+    writer.first_token()
+    cold, _ = desk.prompt(LONG)
+    desk.granted(cold)
+    desk.now_s += 20.0
+    tap.meter.last_token_s, tap.meter.events, tap.meter.usage, tap.whole = desk.now_s, 99, Usage(9, 99, 0), True
+    writer.over()
+    assert desk.care.pace(desk.now_s).replies == 1
+
+
+def test_tokens_so_far_are_counted_and_none_before_the_first(desk: Desk) -> None:
+    prompt, tap = desk.prompt("hello")
+    desk.granted(prompt)
+    assert prompt.ticket is not None
+    assert desk.care.sent(prompt.ticket) is None
+    with pytest.raises(KeyError):
+        desk.care.sent_now[prompt.ticket]
+    tap.meter.first_token_s, tap.meter.last_token_s, tap.meter.events = 1000.0, 1002.0, 80
+    assert desk.care.sent_now[prompt.ticket].tokens == 80
+    assert len(desk.care.sent_now) == 1
+
+
+@pytest.mark.parametrize("unread", [False, True], ids=["all are read", "one is being read"])
+def test_a_stream_that_the_engine_keeps_back_goes_on_at_its_own_pace_while_others_move(
+    desk: Desk, unread: bool
+) -> None:
+    (silent, silent_tap), (moving, moving_tap) = desk.prompt("call a tool"), desk.prompt("hello")
+    for prompt in (silent, moving):
+        desk.granted(prompt)
+        prompt.first_token()
+    if unread:
+        desk.granted(desk.prompt("one more")[0])
+    silent_tap.meter.first_token_s, silent_tap.meter.last_token_s, silent_tap.meter.events = 1000.0, 1002.0, 80
+    moving_tap.meter.first_token_s, moving_tap.meter.last_token_s, moving_tap.meter.events = 1000.0, 1012.0, 480
+    assert silent.ticket is not None
+    found = desk.care.sent_now[silent.ticket]
+    assert (found.tokens, found.at_s) == ((80, 1002.0) if unread else (480, 1012.0))
+
+
+def test_what_was_learned_is_there_after_a_restart_of_the_gateway(desk: Desk, tmp_path: Path) -> None:
+    first, tap = desk.prompt(LONG)
+    desk.reply(first, tap)
+    assert desk.care.learned.keep() == ""
+    other, _ = Desk(tmp_path).prompt("bush " * 40_000)
+    assert other.price().prefill_s == pytest.approx(SPEED * other.price().prompt_tokens, rel=0.1)
