@@ -38,6 +38,7 @@ from gateway.routes import Application, control_app
 from gateway.seats import AdminBook, SeatBook
 from gateway.settings import RETIRE_MAX_S, GatewaySettings
 from gateway.state import Severity
+from gateway.sweep import sweep_all
 
 DAEMON_GONE_DRAIN_S = 2.0
 LAST_WORDS_S = 2.0
@@ -60,6 +61,10 @@ async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon
     ending.listen(loop, daemon_pipe)
     async with begun(core), asyncio.TaskGroup() as group:
         helpers = [group.create_task(_sweep(core)), group.create_task(core.keep_overlay())]
+        helpers.append(group.create_task(core.care.learned.run(log)))
+        if core.care.keeper is not None:
+            helpers.append(group.create_task(core.care.keeper.run()))
+        helpers.append(group.create_task(core.prewarm.run()))
         if settings.control_socket is not None:
             helpers.append(group.create_task(follow(core, settings.control_socket)))
         if settings.gateway_socket is not None:
@@ -75,6 +80,7 @@ async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon
         await serving
         for task in helpers:
             task.cancel()
+    await core.care.keep()
 
 
 class _Ending:
@@ -148,7 +154,7 @@ async def _sweep(core: Core) -> None:
     while True:
         await asyncio.sleep(SWEEP_S)
         core.look_at_files()
-        core.sweep(core.limiter.loop.time())
+        sweep_all(core, core.limiter.loop.time())
         note_history(core)
 
 

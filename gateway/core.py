@@ -20,6 +20,7 @@ from gateway import lastgood
 from gateway.admission import Admission
 from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Limits, Reason
 from gateway.bodies import BodyBudget, LargeBodies
+from gateway.care import Care
 from gateway.connections import Connections
 from gateway.counting import Counting
 from gateway.dialects import Prepared
@@ -27,14 +28,20 @@ from gateway.estimate import TokenEstimate
 from gateway.events import Events, Refusals
 from gateway.history import History
 from gateway.keyfile import Broken, Changed, HeldFile, Unchanged
+from gateway.learning.floor_guard import Terms
+from gateway.learning.learned import Learned
 from gateway.limiter import Limiter
+from gateway.limits import cap_of, limits_of
 from gateway.logs import Log
 from gateway.overlay import Mode, Overlay
 from gateway.overlayfile import KEEP_EVERY_S, OverlayFile
+from gateway.prefix.kept import NAME as KEPT_NAME
+from gateway.prefix.kept import Keeper, Kept, kept_bytes, read_kept
+from gateway.prewarm.reader import Reader
 from gateway.problem import Problem, ended, engine_not_ready, maintenance, unknown_model
 from gateway.runs import Runs
 from gateway.seats import AdminBook, SeatBook, counted, diff
-from gateway.settings import AdmissionSettings, GatewaySettings
+from gateway.settings import GatewaySettings
 from gateway.splice import replace_value
 from gateway.state import BoxState, EngineState, Phase, Severity
 from gateway.tallies import Tallies
@@ -51,20 +58,6 @@ TOLD_REFUSALS = frozenset(Reason) | {"bodies_full"}
 """Codes of refusals that are the box's doing and become events; a stranger's or a client's mistakes do not."""
 MODEL_MAX = 256
 """No vendor's name is longer; splices replace short values only."""
-
-
-def limits_of(settings: AdmissionSettings, streams: int) -> Limits:
-    """Policy limits: `streams` is what the engine's profile allows, a smaller setting wins."""
-    cap = min(settings.streams, streams) if settings.streams else streams
-    return Limits(
-        streams=max(1, cap),
-        queue_max=settings.queue_max,
-        queue_per_seat=settings.queue_per_seat,
-        queue_bytes=settings.queue_bytes,
-        queue_deadline_s=settings.queue_deadline_s,
-        max_stream_s=settings.max_stream_s,
-        seat_grace_s=settings.seat_grace_s,
-    )
 
 
 def last_good_file(settings: GatewaySettings) -> Path:
@@ -92,8 +85,10 @@ class Core:
     limiter: Limiter
     bodies: BodyBudget
     overlay: OverlayFile
+    care: Care
     events: Events = field(default_factory=Events)
     refusals: Refusals = field(init=False)
+    prewarm: Reader = field(init=False)
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     counting: Counting = field(default_factory=Counting)
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
@@ -109,6 +104,7 @@ class Core:
     ledger: Ledger | None = None
     connections: Connections = field(default_factory=Connections)
     _suspect: str | None = None
+    _limits: Limits | None = None
     _seats_at_s: float = field(default_factory=time.time)
     started_s: float = field(default_factory=time.time)
     all_done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -119,6 +115,7 @@ class Core:
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.events)
+        self.prewarm = Reader(self)
 
     @classmethod
     def make(
@@ -131,8 +128,11 @@ class Core:
         loop: asyncio.AbstractEventLoop,
     ) -> Core:
         """A core whose engine is not there yet."""
-        limiter = Limiter(Admission(limits_of(settings.admission, 4)), loop)
-        core = cls(settings, seats, admins, log, limiter, BodyBudget(settings.limits.body_budget_bytes), overlay)
+        care = Care(Learned.load(settings.state_dir), loop.time)
+        limiter = Limiter(Admission(limits_of(settings.admission, EngineState().profile, 4)), loop, care.sent_now)
+        core = cls(settings, seats, admins, log, limiter, BodyBudget(settings.limits.body_budget_bytes), overlay, care)
+        if settings.gateway_socket is not None:
+            care.keeper = Keeper(settings.gateway_socket.with_name(KEPT_NAME), core._what_is_warm)
         core._take_mode()
         return core
 
@@ -152,8 +152,45 @@ class Core:
         if was is not None and (engine is None or was.start_id != engine.start_id):  # before a cap may rise
             self.limiter.close(Reason.ENGINE_LOST, RETRY_MIN_S)
         self._had_engine = self._had_engine or engine is not None
-        self.limiter.set_limits(limits_of(self.settings.admission, box.engine.profile.streams))
+        if engine is not None and (was is None or was.start_id != engine.start_id):
+            self._engine_started(engine)
+        self._guard(self.limiter.loop.time())
         self._gate()
+        self.prewarm.engine_changed(engine)
+
+    def _engine_started(self, engine: Engine) -> None:
+        """Another start, or the first that this process sees: a gateway before it may have told what is warm."""
+        self.care.engine_started(self.box.engine)
+        if self.care.keeper is None:
+            return
+        kept = read_kept(self.care.keeper.path, engine.start_id)
+        if isinstance(kept, Kept):
+            self.care.index = kept.index
+            self.runs.load(kept.more, self.limiter.loop.time())
+            self.log.info(
+                "prefix.taken", tokens=kept.index.held_tokens, runs=self.runs.active(self.limiter.loop.time())
+            )
+        self.care.changed(dear=False)
+
+    def _what_is_warm(self) -> bytes | None:
+        return kept_bytes(self.engine.start_id, self.care.index, self.runs.dump()) if self.engine is not None else None
+
+    def _guard(self, now_s: float) -> None:
+        """Take the cap that the floor guard leaves, and tell of its changes."""
+        settings, profile = self.settings.admission, self.box.engine.profile
+        terms = Terms(
+            self.box.engine.start_id, profile.floor_tok_per_s, cap_of(settings, profile), settings.floor_guard_s
+        )
+        change = self.care.guarded(now_s, terms)
+        self.care.cold_tokens = profile.cold_tokens
+        limits = limits_of(settings, profile, self.care.cap)
+        if limits != self._limits:
+            self._limits = limits
+            self.limiter.set_limits(limits)
+        if change is not None:
+            self.log.warning("admission.cap", before=change.before, cap=change.cap, why=str(change.why))
+            severity = Severity.INFO if change.cap > change.before else Severity.WARN
+            self.events.note("admission.cap", severity, change.text)
 
     def engine_suspect(self, engine: Engine) -> None:
         """A connection to `engine` was refused: answer the waiters now rather than send each one against a
@@ -267,6 +304,7 @@ class Core:
     def enter(self, exchange: Exchange) -> None:
         """An exchange begins."""
         self.live.add(exchange)
+        self.prewarm.arrival()
 
     def leave(self, exchange: Exchange, outcome: Outcome) -> None:
         """An exchange is over: count it."""
@@ -288,6 +326,8 @@ class Core:
         now_s = self.now()
         self._look_at_seats(now_s, force, who)
         self._look_at_admins(now_s, force, who)
+        if force:
+            self.prewarm.reload()
         self._looked = True
 
     def broken_files(self) -> list[str]:
@@ -332,17 +372,18 @@ class Core:
         self._seats_at_s = now_s
         if changes.lost:
             self.limiter.seats_gone(frozenset(map(str, changes.lost)))
+            self.prewarm.seats_gone(frozenset(map(str, changes.lost)))
         if changes.added:
             self.limiter.seats_back(frozenset(map(str, changes.added)))
         for name in changes.limits:
             self.limiter.seat_limit(name, after.accounts[name].max_streams)
 
     def sweep(self, now_s: float) -> None:
-        """Once a second: cut clients and engines that make no progress, tell of refusals."""
+        """Once a second: tell of refusals and of the floor guard."""
         self.refusals.tell(now_s)
         self._tell_of_connections(now_s)
-        for exchange in tuple(self.live):
-            exchange.sweep(now_s)
+        if self.engine is not None:
+            self._guard(now_s)
 
     def _tell_of_connections(self, now_s: float) -> None:
         if (news := self.connections.news(now_s)) is not None:

@@ -27,6 +27,7 @@ EVENT_KINDS = {
     "engine.ended": "the engine ended, and why",
     "engine.restart_asked": "somebody asked for a restart of the engine",
     "engine.start_asked": "somebody asked for a start of the engine",
+    "admission.cap": "the floor guard changed how many streams may run at once",
     "engine.cap": "another number of streams may run at once",
     "gateway.ended": "a gateway process ended, and how",
     "gateway.hung": "a gateway process did not answer and was killed",

@@ -24,14 +24,16 @@ from typing import TypeVar
 from gateway import problem as problems
 from gateway.admission_types import Granted, Reason, Rejected
 from gateway.bodies import ClientGoneError, Receive, Reservation, gone
+from gateway.care import Prompt
 from gateway.client import Client
 from gateway.core import Core, Engine
 from gateway.dialects import Dialect, Prepared
 from gateway.engine_errors import is_lower_bound, read_error, read_failure, recounted
 from gateway.fit import counted, fitted
-from gateway.intake import prepare, read, seat_of
+from gateway.intake import read, seat_of, take
+from gateway.learning.clients import client_of
 from gateway.ledger.view import over_budget
-from gateway.limiter import Place
+from gateway.limiter import Place, Request
 from gateway.meter import Meter
 from gateway.outcome import Outcome, request_id_of
 from gateway.problem import Problem
@@ -42,6 +44,7 @@ from gateway.sse import at_boundary
 from gateway.taps import ResponsesTap, Tap
 from gateway.upstream import EngineError, EngineReply, is_event_stream
 from gateway.upstream import send as send_to_engine
+from gateway.waiting import said
 
 T = TypeVar("T")
 BODY_KEPT_S = 10.0
@@ -58,7 +61,7 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-    """One request. `run()` once; `end()` and `sweep()` from outside while it runs."""
+    """One request. `run()` once; `end()` from outside while it runs; sweep.py looks after it."""
 
     core: Core
     dialect: Dialect
@@ -74,8 +77,9 @@ class Exchange:
     reply: EngineReply | None = None
     prepared: Prepared | None = None
     call: Call | None = None
+    prompt: Prompt | None = None
     _raw: bytes = b""
-    _end_with: Problem | None = None
+    end_with: Problem | None = None
     _loop: asyncio.AbstractEventLoop = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,38 +92,18 @@ class Exchange:
 
     def end(self, problem: Problem) -> None:
         """End the stream with an honest error, at the next event boundary."""
-        self._end_with = problem
+        self.end_with = problem
         if self.reply is not None:
             self.reply.fail(problem)
-
-    def sweep(self, now_s: float) -> None:
-        """Cut a client that takes nothing, give up an engine that says nothing, and break a silence."""
-        limits, reply, client = self.core.settings.limits, self.reply, self.client
-        if limits.client_stall_s and client.stalled_s(now_s) > limits.client_stall_s:
-            self._word("client_gone")
-            self.outcome.code = self.outcome.code or "client_stall"
-            client.abort()
-        self._sweep_first_token(now_s, limits.first_token_s)
-        if reply is None or reply.ended or client.sending:
-            return
-        streamed = self.prepared is not None and self.prepared.stream
-        silence_s = limits.engine_silence_s if streamed else limits.unstreamed_s
-        if silence_s and now_s - reply.last_event_s > silence_s:
-            reply.fail(problems.engine_lost(f"nothing for {silence_s:g} s"))
-        elif client.started and now_s - client.sent_s >= limits.heartbeat_s:
-            reply.nudge()
-
-    def _sweep_first_token(self, now_s: float, limit_s: float) -> None:
-        if not limit_s or self._end_with is not None or self.prepared is None or not self.prepared.stream:
-            return
-        meter = self.meter
-        if (meter is None or meter.first_token_s is None) and now_s - self.read_s > limit_s:
-            self.end(problems.first_token_late(limit_s))
 
     @property
     def meter(self) -> Meter | None:
         """Figures so far, once the engine answers."""
-        return self.reply.tap.meter if self.reply is not None and self.reply.tap is not None else None
+        tap = self._tap()
+        return tap.meter if tap is not None else None
+
+    def _tap(self) -> Tap | None:
+        return self.reply.tap if self.reply is not None else None
 
     # The run
 
@@ -137,7 +121,7 @@ class Exchange:
         except _RefusedError as refusal:
             await self._tell(refusal.problem)
         except ClientGoneError:
-            self._word("client_gone")
+            self.word("client_gone")
         finally:
             self._close_books()
             self.core.leave(self, self.outcome)
@@ -157,13 +141,13 @@ class Exchange:
                     await self._tell(refusal.problem)
                 watcher.cancel()
         except* ClientGoneError:
-            self._word("client_gone")
+            self.word("client_gone")
 
     async def _engine_failed(self, problem: Problem) -> None:
-        failed = self.meter is not None and self.meter.failed and self._end_with is None
+        failed = self.meter is not None and self.meter.failed and self.end_with is None
         if self.meter is not None and failed:  # it has said so itself
             problem = read_failure(self.meter.error, self.dialect.path)
-        self._word("engine_error" if failed else "ended" if self._end_with else "engine_lost")
+        self.word("engine_error" if failed else "ended" if self.end_with else "engine_lost")
         await self._tell(problem)
 
     # Before the line
@@ -171,9 +155,15 @@ class Exchange:
     async def _checked(self, seat: Seat) -> Engine:
         """Check the body; sets `prepared`. Returns the engine that will serve it."""
         raw, self._raw = self._raw, b""  # up to 64 MiB: no frame holds it while the reply runs
-        prepared = _or_refuse(await prepare(raw, self.dialect, self.core, seat.name))
+        taken = _or_refuse(await take(raw, self.dialect, self.core, seat.name))
+        prepared = taken.prepared
         self.outcome.stream = prepared.stream
-        self.call = self.core.runs.begin(seat.name, self.scope["headers"], prepared.traits, len(raw), self._loop.time())
+        now_s, headers = self._loop.time(), self.scope["headers"]
+        call = self.call = self.core.runs.begin(seat.name, headers, prepared.traits, len(raw), now_s)
+        self.prompt = Prompt(self.core.care, taken.print_, seat.name, self.dialect.path, prepared.stream, self._tap)
+        if not call.helper:
+            client, canonical = client_of(headers), taken.canonical
+            self.prompt.turn = self.core.care.watch.came(call.run.key, seat.name, client, canonical, now_s)
         engine = self._engine()
         self.prepared = _or_refuse(await fitted(self.core, engine, self.dialect, prepared, seat.name))
         return engine
@@ -189,31 +179,51 @@ class Exchange:
 
     async def _in_line(self, seat: Seat, engine: Engine, reservation: Reservation) -> None:
         assert self.prepared is not None
-        size = len(self.prepared.body)
-        helper = self.call is not None and self.call.helper
-        over = over_budget(self.core, seat.name, seat.tokens_per_month)
-        with self.core.limiter.enter(seat.name, seat.max_streams, size, self._ended_by_policy, helper, over) as place:
-            self.place = place
-            await self._ticket(place)
-            self.outcome.queue_s = self._loop.time() - self.read_s
-            self.step = "prefill"
-            reply = await self._send_to(engine, place)
-            self.reply = reply
-            forget = self._loop.call_later(BODY_KEPT_S, self._forget_body, reservation)
+        assert self.prompt is not None
+        assert self.call is not None
+        request = Request(
+            seat.name,
+            seat.max_streams,
+            len(self.prepared.body),
+            self._ended_by_policy,
+            self.call.helper,
+            over_budget(self.core, seat.name, seat.tokens_per_month),
+            self.call.run.started_s,
+            self.prepared.stream,
+            self.prompt.price,
+            self.prompt.granted,
+        )
+        with self.core.limiter.enter(request) as place:
+            self.place = self.prompt.place = place
             try:
-                if self._end_with is not None:
-                    reply.fail(self._end_with)
-                await self._headers(reply)
-                if reply.status == 200:
-                    self._forget_body(reservation)
-                await self._relay(reply, engine)
+                await self._served(place, engine, reservation)
             finally:
-                forget.cancel()
-                reply.abort()
+                self.prompt.over()
+
+    async def _served(self, place: Place, engine: Engine, reservation: Reservation) -> None:
+        await self._ticket(place)
+        self.outcome.queue_s = self._loop.time() - self.read_s
+        self.step = "prefill"
+        reply = await self._send_to(engine)
+        self.reply = reply
+        forget = self._loop.call_later(BODY_KEPT_S, self._forget_body, reservation)
+        try:
+            if self.end_with is not None:
+                reply.fail(self.end_with)
+            while not await reply.wait_headers(self._patience_s()):
+                await self._keep_open()
+            if reply.status == 200:
+                self._forget_body(reservation)
+            await self._relay(reply, engine)
+        finally:
+            forget.cancel()
+            reply.abort()
 
     def _forget_body(self, reservation: Reservation) -> None:
         """The engine has it; nothing will be asked about the prompt again."""
         assert self.prepared is not None
+        if self.call is not None and not self.call.helper and self.prepared.body:
+            self.core.prewarm.keep(self.call.run.key, self.outcome.seat, self.dialect.path, self.prepared.body)
         self.prepared = replace(self.prepared, body=b"")
         reservation.release()
 
@@ -226,19 +236,20 @@ class Exchange:
                 case Granted():
                     return
                 case Rejected():
-                    self._word("refused")
+                    self.word("refused")
                     raise _RefusedError(problems.refused(answer, self.core.limiter.policy.limits.streams))
-                case None if self._end_with is not None:
-                    raise EngineError(self._end_with)
+                case None if self.end_with is not None:
+                    raise EngineError(self.end_with)
                 case None:
-                    await self._keep_open(*place.position())
+                    wait = place.why()
+                    await self._keep_open(*place.position(), said(wait) if wait is not None else "")
 
     def _ended_by_policy(self, reason: Reason) -> None:
         self.end(problems.ended(reason, self.core.limiter.policy.limits.max_stream_s))
 
-    async def _send_to(self, engine: Engine, place: Place) -> EngineReply:
-        prepared = self.prepared
-        assert prepared is not None
+    async def _send_to(self, engine: Engine) -> EngineReply:
+        prepared, prompt = self.prepared, self.prompt
+        assert prepared is not None and prompt is not None  # noqa: PT018
         headers = {"x-request-id": self.outcome.request_id, "accept": "*/*"}
         if engine.key is not None:
             headers["authorization"] = f"Bearer {engine.key}"
@@ -251,17 +262,13 @@ class Exchange:
 
         try:
             return await send_to_engine(
-                engine.address, self.dialect.path, headers, prepared.body, make_tap, on_end=place.leave
+                engine.address, self.dialect.path, headers, prepared.body, make_tap, prompt.over, prompt.first_token
             )
         except EngineError:
             self.core.engine_suspect(engine)
             raise
 
     # The reply
-
-    async def _headers(self, reply: EngineReply) -> None:
-        while not await reply.wait_headers(self._patience_s()):
-            await self._keep_open(0, 0)
 
     async def _relay(self, reply: EngineReply, engine: Engine) -> None:
         assert self.prepared is not None
@@ -276,7 +283,7 @@ class Exchange:
     async def _relay_stream(self, reply: EngineReply) -> None:
         """Forward events as they come; heartbeats fill the silence between two."""
         while (data := await reply.read(self._patience_s())) == b"":
-            await self._keep_open(0, 0)
+            await self._keep_open()
         await self._start_stream()
         self.step = "decode"
         put = self.client.put
@@ -288,7 +295,7 @@ class Exchange:
             elif last is None or at_boundary(last):
                 await put(self.dialect.heartbeat(0, 0))
             data = await reply.read()
-        self._word("ok")
+        self.word("ok")
         self.outcome.status = 200
         await put(b"", more=False)
 
@@ -296,9 +303,9 @@ class Exchange:
         """A reply that is not a stream is sent on once it is whole, so that a lost one can still be a 502."""
         body = await reply.read_all()
         if self.meter is not None and self.meter.failed:
-            self._word("engine_error")
+            self.word("engine_error")
             raise _RefusedError(read_error(500, body, self.dialect.path))
-        self._word("ok")
+        self.word("ok")
         self.outcome.status = 200
         content_type = reply.headers.get("content-type", "application/json").encode("latin-1")
         await self.client.answer(200, body, self._common_headers(), content_type)
@@ -316,7 +323,7 @@ class Exchange:
             problem = recounted(problem, tokens if isinstance(tokens, int) else None)
         if problem.reason is Reason.ENGINE_LOST:
             self.core.engine_suspect(engine)
-        self._word("refused" if problem.code in ("engine_key", "engine_busy") else "engine_error")
+        self.word("refused" if problem.code in ("engine_key", "engine_busy") else "engine_error")
         raise _RefusedError(problem)
 
     # What the client is sent
@@ -332,7 +339,7 @@ class Exchange:
             return limits.heartbeat_s
         return max(0.0, limits.early_response_s - (self._loop.time() - self.read_s))
 
-    async def _keep_open(self, position: int, depth: int) -> None:
+    async def _keep_open(self, position: int = 0, depth: int = 0, why: str = "") -> None:
         if not self.client.started:
             tap = self.reply.tap if self.reply is not None else None
             if isinstance(tap, ResponsesTap):  # before anything is awaited: the engine's own may come meanwhile
@@ -340,7 +347,7 @@ class Exchange:
             await self._start_stream()
             if opening := self.dialect.opening(self.outcome.request_id):
                 await self.client.put(opening)
-        await self.client.put(self.dialect.heartbeat(position, depth))
+        await self.client.put(self.dialect.heartbeat(position, depth, why))
 
     async def _start_stream(self) -> None:
         if not self.client.started:
@@ -349,11 +356,13 @@ class Exchange:
     def _common_headers(self) -> Headers:
         headers: Headers = [(b"x-request-id", self.outcome.request_id.encode())]
         queued = self.place.queued if self.place is not None else None
+        if self.place is not None and (wait := self.place.why()) is not None:
+            headers.append((b"x-moe-queue-reason", wait.kind.encode()))
         return headers + (place_headers(queued.position, queued.depth) if queued else place_headers(0, 0))
 
     async def _tell(self, problem: Problem) -> None:
         """Say what went wrong: as a response, or inside the stream, which then stays without an end."""
-        self._word("refused")
+        self.word("refused")
         self.outcome.code = self.outcome.code or problem.code
         if self.client.started:
             self.outcome.status = 200
@@ -365,14 +374,14 @@ class Exchange:
 
     # The end
 
-    def _word(self, word: str) -> None:
+    def word(self, word: str) -> None:
         """The first word stands: what follows it is its consequence."""
         if not self.outcome.word:
             self.outcome.word = word
 
     def _close_books(self) -> None:
         outcome, meter, core = self.outcome, self.meter, self.core
-        self._word("failed")
+        self.word("failed")
         now_s = self._loop.time()
         outcome.duration_s = now_s - self.arrived_s
         if self.call is not None:

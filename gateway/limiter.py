@@ -5,12 +5,14 @@ Touches the loop's clock and timer only. Single-threaded: call it from the loop 
 Rules:
 - Deciding and recording happen in one synchronous call; there is no await between them.
 - `Place.leave()` is synchronous and idempotent; the ticket is handed to the next in line inside it.
+- What those in line ask of the engine is asked anew before a ticket comes back and after one was handed over: the cache
+  has changed then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -20,8 +22,12 @@ from gateway.admission_types import (
     AdmissionView,
     Arrive,
     Close,
+    Cost,
+    Costs,
+    Effect,
     Ended,
     Event,
+    FirstToken,
     Granted,
     Hold,
     Leave,
@@ -34,33 +40,70 @@ from gateway.admission_types import (
     SeatLimit,
     SeatsBack,
     SeatsGone,
+    Sent,
     Tick,
     TicketId,
+    Wait,
 )
+
+
+def _free_of_cost() -> Cost:
+    return Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. `price()`: what its prompt asks of the engine as the cache is now. `on_grant(id)`: it has its
+    ticket. `on_end(reason)`: its stream must end now; the owner then ends it and leaves. For the others see
+    admission_types.Arrive."""
+
+    seat: str
+    seat_max_streams: int | None
+    body_bytes: int
+    on_end: Callable[[Reason], None]
+    helper: bool = False
+    over_budget: bool = False
+    run_started_s: float | None = None
+    streamed: bool = True
+    price: Callable[[], Cost] = _free_of_cost
+    on_grant: Callable[[TicketId], None] = lambda _: None
 
 
 @dataclass(slots=True)
 class Place:
     """One request's place: waiting, then holding a ticket, then gone.
 
-    `answer` resolves to Granted or Rejected. `on_end(reason)` is called when the stream must end now; the
-    owner then ends it and leaves. `queued` is what was said at arrival, None when a ticket was free.
+    `answer` resolves to Granted or Rejected. `queued` is what was said at arrival, None when a ticket was free.
     """
 
     id: TicketId
-    seat: str
+    request: Request
     answer: asyncio.Future[Granted | Rejected]
-    on_end: Callable[[Reason], None]
     _limiter: Limiter
     queued: Queued | None = None
     granted_at_s: float | None = None
     left: bool = False
 
-    def leave(self) -> None:
-        """Give the place or the ticket back. Safe to call at any time and any number of times."""
+    @property
+    def seat(self) -> str:
+        """Whose it is."""
+        return self.request.seat
+
+    def first_token(self) -> None:
+        """The engine has read the prompt."""
+        if not self.left:
+            self._limiter._handle(FirstToken(self.id))
+
+    def why(self) -> Wait | None:
+        """Why it waits; None when it does not."""
+        return self._limiter.waits().get(self.id)
+
+    def leave(self, tokens: float = 0.0) -> None:
+        """Give the place or the ticket back, after so many tokens of output. Safe to call at any time and any number of
+        times."""
         if not self.left:
             self.left = True
-            self._limiter._leave(self)
+            self._limiter._leave(self, tokens)
 
     async def wait(self, timeout_s: float | None) -> Granted | Rejected | None:
         """The answer, or None after `timeout_s`. Cancelling it keeps the place: leave() gives it up."""
@@ -75,31 +118,36 @@ class Place:
 
 @dataclass(slots=True)
 class Limiter:
-    """The shell around one `Admission`."""
+    """The shell around one `Admission`. `sent`: output tokens of each ticket; asked for lazily."""
 
     policy: Admission
     loop: asyncio.AbstractEventLoop
+    sent: Mapping[TicketId, Sent] = field(default_factory=dict)
     _places: dict[TicketId, Place] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
     _last_id: int = 0
 
     @contextmanager
-    def enter(
-        self,
-        seat: str,
-        seat_max_streams: int | None,
-        body_bytes: int,
-        on_end: Callable[[Reason], None],
-        helper: bool = False,
-        over_budget: bool = False,
-    ) -> Iterator[Place]:
+    def enter(self, request: Request) -> Iterator[Place]:
         """Join the line; the place is left when the block ends, however it ends."""
         self._last_id += 1
         id = TicketId(self._last_id)
-        place = Place(id, seat, self.loop.create_future(), on_end, self)
+        place = Place(id, request, self.loop.create_future(), self)
         self._places[id] = place
         try:
-            self._handle(Arrive(id, seat, seat_max_streams, body_bytes, helper, over_budget))
+            self._handle(
+                Arrive(
+                    id,
+                    request.seat,
+                    request.seat_max_streams,
+                    request.body_bytes,
+                    request.helper,
+                    request.over_budget,
+                    request.price(),
+                    request.run_started_s,
+                    request.streamed,
+                )
+            )
             yield place
         finally:
             place.leave()
@@ -144,36 +192,56 @@ class Limiter:
         order = self.policy.order()
         return (order.index(id) + 1 if id in order else 0), len(order)
 
+    def waits(self) -> Mapping[TicketId, Wait]:
+        """Why each of those in line waits."""
+        return self.policy.standing(self.loop.time()).waits()
+
+    def reprice(self) -> None:
+        """The cache has changed: what those in line ask of the engine is asked anew."""
+        costs = {id: place.request.price() for id, place in self._places.items() if not place.answer.done()}
+        if costs:
+            self._handle(Costs(costs))
+
     @property
     def running(self) -> int:
         """Tickets out now."""
-        return len(self.policy.view().running)
+        return self.policy.running
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, place: Place, tokens: float) -> None:
         self._places.pop(place.id, None)
         if not place.answer.done():
             place.answer.cancel()
-        self._handle(Leave(place.id))
+        elif place.granted_at_s is not None:
+            self.reprice()
+        self._handle(Leave(place.id, tokens))
 
     def _handle(self, event: Event) -> None:
-        decision = self.policy.handle(event, self.loop.time())
+        decision = self.policy.handle(event, self.loop.time(), self.sent)
         self._set_timer(decision.wake_at_s)
-        for effect in decision.effects:
-            place = self._places.get(effect.id)
-            if place is None:
-                continue
-            match effect:
-                case Granted():
-                    place.granted_at_s = self.loop.time()
-                    self._answer(place, effect)
-                case Rejected():
-                    self._answer(place, effect)
-                case Queued():
-                    place.queued = effect
-                case Ended(reason=reason):
-                    place.on_end(reason)
-                case _:
-                    assert_never(effect)
+        granted = [self._carry_out(effect) for effect in decision.effects]
+        if any(granted):
+            self.reprice()
+
+    def _carry_out(self, effect: Effect) -> bool:
+        """True when a ticket was handed over."""
+        place = self._places.get(effect.id)
+        if place is None:
+            return False
+        match effect:
+            case Granted():
+                place.granted_at_s = self.loop.time()
+                place.request.on_grant(place.id)
+                self._answer(place, effect)
+                return True
+            case Rejected():
+                self._answer(place, effect)
+            case Queued():
+                place.queued = effect
+            case Ended(reason=reason):
+                place.request.on_end(reason)
+            case _:
+                assert_never(effect)
+        return False
 
     @staticmethod
     def _answer(place: Place, answer: Granted | Rejected) -> None:

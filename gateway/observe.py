@@ -7,12 +7,27 @@ import time
 from collections import Counter
 from typing import Any
 
+from gateway.admission_types import AdmissionView
 from gateway.core import Core
 from gateway.keyfile import HeldFile
+from gateway.learning.watch_findings import watch_findings
 from gateway.ledger.view import ledger_findings, month_of
+from gateway.limits import cap_of
 from gateway.overlay import Overlay
 from gateway.seats import AdminBook, SeatBook
-from gateway.snapshot import ConnectionsView, FileView, GatewaySnapshot, SeatView, StreamView, Times, WaitingView
+from gateway.snapshot import (
+    CacheView,
+    ConnectionsView,
+    FileView,
+    GatewaySnapshot,
+    LaneSnapshot,
+    SeatView,
+    SpeedView,
+    StreamView,
+    Times,
+    WaitingView,
+)
+from gateway.state import Finding
 from gateway.tallies import BOUNDS_S, Histogram
 
 SETTLED_TOKENS = 32
@@ -27,7 +42,7 @@ def snapshot(core: Core) -> GatewaySnapshot:
     """Everything the page shows of this process, now."""
     now_s = core.limiter.loop.time()
     policy = core.limiter.policy
-    admission = policy.view()
+    admission = policy.standing(now_s).view()
     by_ticket = {exchange.place.id: exchange for exchange in core.live if exchange.place is not None}
     running = []
     for id, seat, since_s in admission.running:
@@ -47,7 +62,8 @@ def snapshot(core: Core) -> GatewaySnapshot:
                 estimated=meter.estimated if meter else True,
             )
         )
-    waits = policy.predicted_waits(now_s)
+    standing = policy.standing(now_s)
+    waits, why = standing.predicted_waits(), standing.waits()
     waiting = tuple(
         WaitingView(
             request_id=by_ticket[id].outcome.request_id if id in by_ticket else "",
@@ -55,6 +71,11 @@ def snapshot(core: Core) -> GatewaySnapshot:
             position=position,
             waited_s=now_s - arrived_s,
             predicted_s=None if admission.held else waits[id],
+            why=str(why[id].kind),
+            why_s=why[id].seconds,
+            why_tokens=why[id].tokens,
+            why_own=why[id].own,
+            uncached_tokens=admission.costs[id].uncached_tokens,
         )
         for position, (id, seat, arrived_s) in enumerate(admission.waiting, start=1)
     )
@@ -72,16 +93,62 @@ def snapshot(core: Core) -> GatewaySnapshot:
         mean_hold_s=admission.mean_hold_s if admission.measured_holds else None,
         body_bytes=core.bodies.used_bytes,
         body_budget_bytes=core.bodies.total_bytes,
-        seats=_seats(core, Counter(s for _, s, _ in admission.running), Counter(s for _, s, _ in admission.waiting)),
+        seats=_seats(core, admission),
         files=(_file(core.seats, core.seats.value), _file(core.admins, core.admins.value)),
         outcomes=dict(sum_by_word(core.outcomes)),
         runs=core.runs.active(now_s),
         history=core.history.view(now_s, time.time()),
         events=core.events.recent(EVENTS_SHOWN),
-        findings=(*core.overlay.findings(), *ledger_findings(core)),
+        findings=(*core.overlay.findings(), *ledger_findings(core), *core.prewarm.findings()),
         ledger=core.ledger.state if core.ledger is not None else None,
+        lane=_lane(admission),
+        speed=_speed(core, now_s),
+        cache=_cache(core, now_s),
+        prewarm=core.prewarm.state,
+        watch=core.care.watch.rows(now_s),
         **_mode(core.overlay.value),
         **_measured(core),
+    )
+
+
+def _lane(admission: AdmissionView) -> LaneSnapshot:
+    lane = admission.lane
+    seats = {id: seat for id, seat, _ in (*admission.running, *admission.waiting)}
+    tokens = {id: cost.uncached_tokens for id, cost in admission.costs.items()}
+    return LaneSnapshot(
+        cold_tokens=admission.limits.cold_tokens,
+        reading_seat=seats[lane.reading] if lane.reading is not None else "",
+        reading_tokens=tokens[lane.reading] if lane.reading is not None else None,
+        reading_left_s=lane.reading_left_s,
+        next_seat=seats[lane.next] if lane.next is not None else "",
+        next_tokens=tokens[lane.next] if lane.next is not None else None,
+        spacing_left_s=lane.spacing_left_s,
+        quiet_left_s=lane.quiet_left_s,
+        closed=lane.closed,
+    )
+
+
+def _speed(core: Core, now_s: float) -> SpeedView:
+    care, curve = core.care, core.care.known.curve
+    pace = care.pace(now_s)
+    return SpeedView(
+        pace_tok_per_s=pace.tok_per_s,
+        pace_replies=pace.replies,
+        prefill_100k_s=curve.predict_s(100_000, 0),
+        prefill_measured=curve.measured,
+        prefill_fitted=curve.fitted,
+        cap=core.limiter.policy.limits.streams,
+        cap_validated=cap_of(core.settings.admission, core.engine_state.profile),
+    )
+
+
+def _cache(core: Core, now_s: float) -> CacheView:
+    index = core.care.index
+    return CacheView(
+        held_tokens=index.held_tokens,
+        capacity_tokens=index.capacity_tokens,
+        losses=index.losses,
+        losses_lately=index.losses_lately(now_s),
     )
 
 
@@ -127,8 +194,10 @@ def sum_by_word(outcomes: Counter[tuple[str, str]]) -> Counter[str]:
     return total
 
 
-def _seats(core: Core, running: Counter[str], waiting: Counter[str]) -> tuple[SeatView, ...]:
+def _seats(core: Core, admission: AdmissionView) -> tuple[SeatView, ...]:
     now_s = time.time()
+    running = Counter(seat for _, seat, _ in admission.running)
+    waiting = Counter(seat for _, seat, _ in admission.waiting)
     outcomes = core.outcomes
     rows = []
     for name, account in core.seats.value.accounts.items():
@@ -149,6 +218,8 @@ def _seats(core: Core, running: Counter[str], waiting: Counter[str]) -> tuple[Se
                 prompt_tokens=tally.prompt_tokens,
                 cached_tokens=tally.cached_tokens,
                 hit_share=tally.hit_share,
+                expected_share=_expected_share(core, name),
+                over_share=name in admission.over_share,
                 wait_p95_s=tally.wait_p95_s,
                 off_by=account.off_by,
                 month_tokens=None if month is None else month.counted,
@@ -157,6 +228,17 @@ def _seats(core: Core, running: Counter[str], waiting: Counter[str]) -> tuple[Se
             )
         )
     return tuple(rows)
+
+
+def _engine_findings(core: Core, now_s: float) -> tuple[Finding, ...]:
+    """What the floor guard, the prefix watch and the prewarm found."""
+    guard, rows = core.care.guard, core.care.watch.rows(now_s)
+    return (*(guard.findings() if guard is not None else ()), *watch_findings(rows), *core.prewarm.findings())
+
+
+def _expected_share(core: Core, seat: str) -> float | None:
+    hits = core.care.index.hits.get(seat)
+    return hits.expected_tokens / hits.prompt_tokens if hits is not None and hits.prompt_tokens > 0 else None
 
 
 def _file(held: HeldFile[SeatBook] | HeldFile[AdminBook], book: SeatBook | AdminBook) -> FileView:

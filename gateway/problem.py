@@ -241,7 +241,7 @@ def refused(rejected: Rejected, streams: int) -> Problem:
     """429 or 503 from admission, with the place in line and the time to come back."""
     retry = rejected.retry_after_s
     place = f"you would be {ordinal(rejected.position)} in line" if rejected.position else "nobody waits"
-    busy = f"All {streams} streams are busy and {place}"
+    busy = f"This box serves {streams} streams at once and {place}"
     others = _others(rejected.depth)
     code = str(rejected.reason)
     match rejected.reason:
@@ -253,6 +253,9 @@ def refused(rejected: Rejected, streams: int) -> Problem:
         case Reason.SEAT_QUEUE_FULL:
             status = 429
             message = f"{busy}, but your seat has as many requests waiting as it may. Retry in {retry} s."
+        case Reason.SEAT_COLD_QUEUE_FULL:
+            status = 429
+            message = f"A long prompt of your seat waits to be read, and one at a time may. Retry in {retry} s."
         case Reason.PREDICTED_WAIT:
             status, message = (
                 429,

@@ -18,6 +18,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.dialects.traits import Traits
 
@@ -85,6 +86,29 @@ class Runs:
     def active(self, now_s: float) -> int:
         """Runs with a request in the last 90 s."""
         return sum(not self._idle(run, now_s) for run in self._runs.values())
+
+    def dump(self) -> list[list[Any]]:
+        """All runs as plain JSON values; digests and times, no text."""
+        return [
+            [run.key, run.started_s, run.last_s, run.turns, run.requests, run.has_tools] for run in self._runs.values()
+        ]
+
+    def load(self, kept: Any, now_s: float) -> None:
+        """Runs as `dump` gave them to another process of this boot, whose clock is ours; nothing else is taken. They
+        have no request under way any more, so each is as fresh as its last one."""
+        for row in kept if isinstance(kept, list) else ():
+            match row:
+                case [
+                    str(key),
+                    float() | int() as started,
+                    float() | int() as last,
+                    int(turns),
+                    int(requests),
+                    bool(tools),
+                ]:
+                    if started <= last <= now_s and len(self._runs) < RUNS_MAX and key not in self._runs:
+                        self._runs[key] = Run(key, started, last, turns, requests, 0, tools)
+        self._runs = OrderedDict(sorted(self._runs.items(), key=lambda item: item[1].last_s))
 
     @staticmethod
     def _idle(run: Run, now_s: float) -> bool:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gateway.prewarm.settings import Prefixes, PrewarmSettings
 from gateway.state import EngineAbilities, EngineProfile
 
 MIB = 1024 * 1024
@@ -41,6 +42,28 @@ class AdmissionSettings(_Numbers):
     """Bytes of request bodies that may wait, all seats together. 0 disables. Default 67108864 (64 MiB)."""
     queue_deadline_s: Annotated[float, Field(gt=0, le=230)] = 180.0
     """Longest wait, seconds. At most 230, so that wait and prefill stay under agents' 240 s. Default 180."""
+    queue_cold_per_seat: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Cold requests, those with more uncached tokens than the engine's `cold_tokens`, that may wait of one seat; one
+    more is refused and comes back later. Calls that agents make beside their turns do not count. 0 disables.
+    Default 1."""
+    spacing: Annotated[float, Field(ge=0, le=100)] = 3.0
+    """After a cold prompt no other one is read for so many times its predicted seconds of reading, counted from its
+    admission, unless nothing runs; half of queue_deadline_s at most. 0 disables. Default 3."""
+    quiet_s: Annotated[float, Field(ge=0, le=600)] = 20.0
+    """Before a cold prompt is read nobody else is admitted, so that running answers can end: for so long at most,
+    seconds, and a sixth of queue_deadline_s at most. 0 disables. Default 20."""
+    last_wait_s: Annotated[float, Field(ge=0, le=600)] = 90.0
+    """The last free stream is kept from a request for so long at most, seconds, while a running answer would fall
+    behind the engine's `floor_tok_per_s` by it; half of queue_deadline_s at most. 0 disables. Default 90."""
+    aged_s: Annotated[float, Field(ge=0, le=600)] = 60.0
+    """Requests that have waited for so long, seconds, go by age before all others; a third of queue_deadline_s at most.
+    0 disables. Default 60."""
+    over_share: Annotated[float, Field(ge=0, le=1000)] = 1.5
+    """A seat that has used so many times the mean of the seats with work, over some five minutes, stands behind them.
+    0 disables. Default 1.5."""
+    floor_guard_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
+    """Streams that run under the engine's `floor_tok_per_s` for so long, seconds, without a cold prompt beside them,
+    become one fewer; a change that does not help within as long again is taken back. 0 disables. Default 300."""
     max_stream_s: Annotated[float, Field(ge=0)] = 1800.0
     """Longest stream, seconds; then it ends with an error. 0 disables. Default 1800."""
     seat_grace_s: Annotated[float, Field(ge=0)] = 30.0
@@ -155,3 +178,5 @@ class GatewaySettings(_Table):
     admission: AdmissionSettings = AdmissionSettings()
     limits: LimitSettings = LimitSettings()
     ledger: LedgerSettings = LedgerSettings()
+    prewarm: PrewarmSettings = PrewarmSettings()
+    prefixes: Prefixes = ()

@@ -127,13 +127,17 @@ class EngineAbilities(_Wire):
 
     `dialects`: the request paths that it answers; None = nobody asked, each is tried. `counters`: request path ->
     the engine's path that counts the tokens of the same body. `continuation`: request paths where a partial
-    assistant turn at the end is continued rather than answered. `images`: None = unknown.
+    assistant turn at the end is continued rather than answered. `images`: None = unknown. `sequence_copies`: how many
+    sequences it has, each with a cache of its own, of which one can be copied into the others by way of a file in
+    `sequence_folder`, which is ours; 0 = it showed nothing of the kind.
     """
 
     dialects: tuple[str, ...] | None = None
     counters: dict[str, str] = {}
     continuation: tuple[str, ...] = ()
     images: bool | None = None
+    sequence_copies: int = 0
+    sequence_folder: str | None = None
 
 
 class Cause(_Wire):
@@ -142,6 +146,16 @@ class Cause(_Wire):
     id: str
     title: str
     remedy: str
+
+
+class HostKv(_Wire):
+    """The engine's KV tier in host RAM. `bytes`: what the configuration gives it, over all cards; 0 = it asks for none.
+    `on`: this run of the engine has it, and a prompt came back from it at the warm-up. `off`: why the engine runs
+    without it all the same."""
+
+    bytes: int = 0
+    on: bool = False
+    off: Cause | None = None
 
 
 class EngineState(_Wire):
@@ -167,6 +181,7 @@ class EngineState(_Wire):
     warm_tok_per_s: float | None = None
     profile: EngineProfile = EngineProfile(name="none", floor_tok_per_s=40.0, cold_tokens=12_000, streams=4)
     abilities: EngineAbilities = EngineAbilities()
+    host_kv: HostKv = HostKv()
     cause: Cause | None = None
     retry_at_s: float | None = None
     restarts: int = 0

@@ -6,7 +6,7 @@ Rules:
 - Body bytes go through the reply's tap the moment they arrive, so that figures and the end of the reply do
   not depend on how fast the client reads.
 - `on_end` is called synchronously when the engine has ended the reply or the connection is gone: that is
-  when the ticket comes back.
+  when the ticket comes back. `on_first` likewise, when the first token of a stream has passed.
 - The reader wakes for a status, for bytes or for the end, never for a piece of one: what it hears of too early
   would make the client hear of it too.
 - A reply whose tap says that it is whole ([DONE]) is over, whether or not the engine ends the body.
@@ -76,6 +76,7 @@ class EngineReply(asyncio.Protocol):
         make_tap: Callable[[int, str], Tap],
         on_end: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
+        on_first: Callable[[], None] | None = None,
     ) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -84,6 +85,7 @@ class EngineReply(asyncio.Protocol):
         self._request = request
         self._make_tap = make_tap
         self._on_end = on_end
+        self._on_first = on_first
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -243,6 +245,9 @@ class EngineReply(asyncio.Protocol):
     def _pass(self, piece: bytes) -> None:
         assert self.tap is not None
         out = self.tap.feed(piece, self._now_s)
+        if self._on_first is not None and self.tap.meter.first_token_s is not None:
+            on_first, self._on_first = self._on_first, None
+            on_first()
         if out:
             self.last_event_s = self._now_s
             self._buffer.append(out)
@@ -274,6 +279,7 @@ async def send(
     body: bytes,
     make_tap: Callable[[int, str], Tap],
     on_end: Callable[[], None],
+    on_first: Callable[[], None] | None = None,
 ) -> EngineReply:
     """POST `body` to the engine and return the reply, whose headers have not come yet.
 
@@ -289,7 +295,7 @@ async def send(
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, reply = await loop.create_connection(
-                lambda: EngineReply(request, make_tap, on_end, loop), address.host, address.port, ssl=tls
+                lambda: EngineReply(request, make_tap, on_end, loop, on_first), address.host, address.port, ssl=tls
             )
     except (OSError, TimeoutError) as error:
         detail = "no connection within 5 s" if isinstance(error, TimeoutError) else str(error)

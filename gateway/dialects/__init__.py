@@ -54,6 +54,7 @@ class Dialect(Protocol):
         """Events that say the same inside a stream that has begun; `tap` is of the reply, if there was one."""
         ...
 
-    def heartbeat(self, position: int, depth: int) -> bytes:
-        """Keeps a waiting stream open; `position` 0 = it no longer waits, the engine reads the prompt."""
+    def heartbeat(self, position: int, depth: int, why: str = "") -> bytes:
+        """Keeps a waiting stream open; `position` 0 = it no longer waits, the engine reads the prompt. `why`
+        it waits is said where a comment keeps the line open."""
         ...

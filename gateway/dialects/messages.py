@@ -65,7 +65,7 @@ class Messages:
     def opening(self, request_id: str) -> bytes:
         return b""
 
-    def heartbeat(self, position: int, depth: int) -> bytes:
+    def heartbeat(self, position: int, depth: int, why: str = "") -> bytes:
         return PING
 
 

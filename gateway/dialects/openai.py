@@ -104,8 +104,10 @@ class OpenAI:
     def opening(self, request_id: str) -> bytes:
         return b""
 
-    def heartbeat(self, position: int, depth: int) -> bytes:
-        return f": queued position={position} of={depth}\n\n".encode() if position else b": reading the prompt\n\n"
+    def heartbeat(self, position: int, depth: int, why: str = "") -> bytes:
+        if not position:
+            return b": reading the prompt\n\n"
+        return f": queued position={position} of={depth}{why and f', {why}'}\n\n".encode()
 
 
 CHAT = OpenAI("/v1/chat/completions", "messages")

@@ -64,7 +64,7 @@ class Responses:
         failed = _response(reply_id or "resp_none", "failed", {"code": code, "message": message})
         return _event("response.failed", sequence, failed)
 
-    def heartbeat(self, position: int, depth: int) -> bytes:
+    def heartbeat(self, position: int, depth: int, why: str = "") -> bytes:
         return PING
 
 

@@ -28,6 +28,7 @@ from gateway.pages import site
 from gateway.routes import Application
 from gateway.settings import AdmissionSettings, GatewaySettings, LimitSettings, StaticEngine
 from gateway.state import EngineAbilities, EngineProfile
+from gateway.sweep import sweep_all
 from gateway.unixserver import Server
 from tests.fake_engine.knobs import Knobs, merged
 from tests.fake_engine.server import FakeEngine
@@ -125,7 +126,8 @@ def settings_of(folder: Path, engine_url: str, overrides: Mapping[str, Any]) -> 
     seats.write_text(given.pop("seats", seats_toml()))
     admins.write_text(f'[admins.root]\ndigest = "{digest_of(ADMIN_TOKEN)}"\n')
     key.write_text(ENGINE_KEY + "\n")
-    profile = EngineProfile(name="fake", floor_tok_per_s=10.0, cold_tokens=12_000, streams=given.pop("streams", 4))
+    floor, streams = given.pop("floor_tok_per_s", 10.0), given.pop("streams", 4)
+    profile = EngineProfile(name="fake", floor_tok_per_s=floor, cold_tokens=12_000, streams=streams)
     models = given.pop("models", ("fake-model",))
     return GatewaySettings(
         seats_file=seats,
@@ -204,7 +206,7 @@ async def _served(core: Core, host: str, kernel_stall_s: float | None) -> AsyncI
 async def _sweep(core: Core, sweep_s: float) -> None:
     while True:
         await asyncio.sleep(sweep_s)
-        core.sweep(core.limiter.loop.time())
+        sweep_all(core, core.limiter.loop.time())
 
 
 def _log_into(lines: list[dict[str, Any]]) -> Any:
@@ -222,8 +224,8 @@ def times_left(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     times: list[float] = []
     leave = Limiter._leave
 
-    def noted(self: Limiter, place: Place) -> None:
-        leave(self, place)
+    def noted(self: Limiter, place: Place, tokens: float) -> None:
+        leave(self, place, tokens)
         times.append(time.monotonic())
 
     monkeypatch.setattr(Limiter, "_leave", noted)

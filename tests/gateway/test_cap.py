@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -53,8 +54,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     seen = Watched([], [])
     handle = Admission.handle
 
-    def noted(self: Admission, event: Event, now_s: float) -> Decision:
-        decision = handle(self, event, now_s)
+    def noted(self: Admission, event: Event, now_s: float, *sent: Any) -> Decision:
+        decision = handle(self, event, now_s, *sent)
         seen.saw(event, decision, self)
         return decision
 
@@ -144,7 +145,7 @@ async def test_one_seat_may_use_all_streams_until_others_come(path: str, watched
             await gateway.until(lambda wanted=number: len(gateway.core.limiter.view().waiting) == wanted)
         answers = await asyncio.gather(*own, *others)
     assert all(answer.whole for answer in answers)
-    assert [seat for _, seat in watched.granted[4:8]] == ["b", "c", "a", "b"]  # then all hold one, a waits longest
+    assert [seat for _, seat in watched.granted[4:8]] == ["b", "c", "a", "a"]  # then all hold one, and the oldest run goes first
 
 
 async def test_what_is_not_inference_is_never_capped() -> None:

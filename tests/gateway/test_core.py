@@ -17,6 +17,7 @@ from gateway.core import Core, Engine
 from gateway.dialects import Prepared
 from gateway.dialects.openai import CHAT
 from gateway.keys import digest_of
+from gateway.limiter import Request
 from gateway.pages.site import cookie_secret
 from gateway.problem import Problem
 from gateway.settings import AdmissionSettings, GatewaySettings
@@ -43,7 +44,7 @@ async def test_an_engine_that_goes_away_gives_no_ticket_to_its_waiters(tmp_path:
     core = make(tmp_path)
     core.engine_changed(*ready("one", streams=1))
     with contextlib.ExitStack() as stack:
-        places = [stack.enter_context(core.limiter.enter("ana", None, 1, lambda _: None)) for _ in range(3)]
+        places = [stack.enter_context(core.limiter.enter(Request("ana", None, 1, lambda _: None))) for _ in range(3)]
         core.engine_changed(BoxState(revision=2, engine=EngineState(phase=Phase.BACKOFF)), None)
         answers = [place.answer.result() for place in places[1:]]
         assert all(isinstance(answer, Rejected) and answer.reason is Reason.ENGINE_LOST for answer in answers)
@@ -55,7 +56,7 @@ async def test_another_start_of_the_engine_answers_those_who_waited_for_the_form
     core = make(tmp_path)
     core.engine_changed(*ready("one", streams=1))
     with contextlib.ExitStack() as stack:
-        places = [stack.enter_context(core.limiter.enter("ana", None, 1, lambda _: None)) for _ in range(2)]
+        places = [stack.enter_context(core.limiter.enter(Request("ana", None, 1, lambda _: None))) for _ in range(2)]
         core.engine_changed(*ready("two", streams=1))
         assert isinstance(places[1].answer.result(), Rejected)
         assert core.why_not() is None

@@ -12,6 +12,7 @@ import pytest
 
 from gateway import counting
 from gateway.dialects.rewrite import BILLING
+from gateway.limiter import Request
 from gateway.state import BoxState, EngineAbilities, Phase
 from tests.fake_engine.asking import MESSAGES, RESPONSES, ask
 from tests.gateway.running import ABILITIES, Running, running, seats_toml
@@ -51,7 +52,7 @@ async def full(gateway: Running) -> AsyncIterator[None]:
     """Every stream and every place in line is taken."""
     with contextlib.ExitStack() as stack:
         for seat in "abcdeabcdeabcde":
-            stack.enter_context(gateway.core.limiter.enter(seat, None, 1, lambda _: None))
+            stack.enter_context(gateway.core.limiter.enter(Request(seat, None, 1, lambda _: None)))
         yield
 
 

@@ -16,6 +16,7 @@ from gateway.dialects.openai import CHAT, COMPLETIONS
 from gateway.dialects.responses import RESPONSES
 from gateway.dialects.traits import Traits
 from gateway.fit import FLAGGED, fitted, misfit
+from gateway.limiter import Request
 from gateway.problem import Problem
 from gateway.state import EngineAbilities
 from tests.fake_engine.asking import ask
@@ -176,7 +177,7 @@ async def test_only_what_may_not_fit_is_counted_and_a_full_box_counts_more() -> 
         see(gateway, context_tokens=len(request.body))
         assert await fit(gateway, CHAT, request) is request
         assert counted(gateway) == 0, "a third of a token a byte leaves room"
-        stack.enter_context(gateway.core.limiter.enter("b", None, 1, lambda _: None))
+        stack.enter_context(gateway.core.limiter.enter(Request("b", None, 1, lambda _: None)))
         assert await fit(gateway, CHAT, request) is request
         assert counted(gateway) == 1, "its 200 goes out before the engine sees it"
         small = prepared(CHAT, "x")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.admission_types import Granted, Reason, Rejected
 from gateway.core import Core, Engine
+from gateway.limiter import Request
 from gateway.overlay import Changed, Mode
 from gateway.overlayfile import OverlayFile
 from gateway.state import BoxState, EngineState, Event, Phase, Severity
@@ -57,13 +58,13 @@ async def test_a_paused_box_stays_paused_through_a_crash_and_a_start_of_the_engi
     core.engine_changed(*ready("one", streams=2))
     await set_mode(core, Mode.PAUSED)
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(core.limiter.enter("ana", None, 1, lambda _: None))
+        first = stack.enter_context(core.limiter.enter(Request("ana", None, 1, lambda _: None)))
         core.engine_changed(DOWN, None)
         lost = first.answer.result()
         assert isinstance(lost, Rejected)
         assert lost.reason is Reason.ENGINE_LOST, "its engine is gone; nobody waits for the next one"
         core.engine_changed(*ready("two", streams=2))
-        second = stack.enter_context(core.limiter.enter("ana", None, 1, lambda _: None))
+        second = stack.enter_context(core.limiter.enter(Request("ana", None, 1, lambda _: None)))
         assert not second.answer.done()
         await set_mode(core, Mode.SERVING)
         assert isinstance(second.answer.result(), Granted)
@@ -74,7 +75,7 @@ async def test_from_paused_to_drained_nobody_slips_through(tmp_path: Path) -> No
     core = make(tmp_path)
     core.engine_changed(*ready("one", streams=2))
     await set_mode(core, Mode.PAUSED)
-    with core.limiter.enter("ana", None, 1, lambda _: None) as place:
+    with core.limiter.enter(Request("ana", None, 1, lambda _: None)) as place:
         await set_mode(core, Mode.DRAINED)
         refused = place.answer.result()
     assert isinstance(refused, Rejected)
@@ -106,7 +107,7 @@ async def test_a_new_gateway_is_paused_before_it_knows_of_an_engine(tmp_path: Pa
     core = make(tmp_path)
     core.engine_changed(*ready("one", streams=2))
     assert core.limiter.view().held
-    with core.limiter.enter("ana", None, 1, lambda _: None) as place:
+    with core.limiter.enter(Request("ana", None, 1, lambda _: None)) as place:
         assert not place.answer.done()
 
 
@@ -157,9 +158,9 @@ async def test_an_edit_of_the_file_does_not_bring_a_seat_back_that_is_off(tmp_pa
     (tmp_path / "seats.toml").write_text(GOOD)
     core = make(tmp_path)
     core.engine_changed(*ready("one", streams=2))
-    with core.limiter.enter("ana", None, 1, lambda _: None):
+    with core.limiter.enter(Request("ana", None, 1, lambda _: None)):
         await switch(core, "ana", OFF)
-        gone = core.limiter.policy._running
+        gone = core.limiter.policy._books.running
         assert all(running.gone_at_s is not None for running in gone.values())
         (tmp_path / "seats.toml").write_text(GOOD + "max_streams = 2\n")
         core.look_at_files(force=True)

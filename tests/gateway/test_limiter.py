@@ -13,7 +13,7 @@ import pytest
 
 from gateway.admission import Admission
 from gateway.admission_types import Granted, Limits, Reason, Rejected
-from gateway.limiter import Limiter, Place
+from gateway.limiter import Limiter, Place, Request
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def ignore(reason: Reason) -> None: ...
 
 
 def enter(limiter: Limiter, stack: contextlib.ExitStack, seat: str = "ana") -> Place:
-    return stack.enter_context(limiter.enter(seat, None, 1, ignore))
+    return stack.enter_context(limiter.enter(Request(seat, None, 1, ignore)))
 
 
 def test_a_ticket_passes_to_the_next_in_the_same_call_that_frees_it() -> None:
@@ -85,7 +85,7 @@ def test_the_deadline_answers_without_any_other_event() -> None:
 def test_a_long_stream_is_told_to_end_and_keeps_its_ticket_until_it_leaves() -> None:
     async def main(limiter: Limiter) -> None:
         told: list[Reason] = []
-        with limiter.enter("ana", None, 1, told.append) as place:
+        with limiter.enter(Request("ana", None, 1, told.append)) as place:
             assert isinstance(await place.wait(0), Granted)
             await asyncio.sleep(1799)
             assert told == []
@@ -101,7 +101,7 @@ def test_leaving_inside_the_callback_does_not_confuse_the_timer() -> None:
     async def main(limiter: Limiter) -> None:
         places: list[Place] = []
         with contextlib.ExitStack() as stack:
-            places.append(stack.enter_context(limiter.enter("ana", None, 1, lambda _: places[0].leave())))
+            places.append(stack.enter_context(limiter.enter(Request("ana", None, 1, lambda _: places[0].leave()))))
             later = enter(limiter, stack, "ben")
             await asyncio.sleep(1)
             limiter.seats_gone(frozenset({"ana"}))
@@ -150,7 +150,7 @@ def test_cancelled_tasks_lose_no_ticket_and_hold_none(seed: int) -> None:
 
         async def one(seat: str) -> None:
             nonlocal peak
-            with limiter.enter(seat, None, 1, ignore) as place:
+            with limiter.enter(Request(seat, None, 1, ignore)) as place:
                 if isinstance(await place.wait(None), Granted):
                     peak = max(peak, limiter.running)
                     await asyncio.sleep(rng.expovariate(0.2))
@@ -173,7 +173,7 @@ def test_a_helper_stands_behind_a_turn_that_came_later() -> None:
     async def main(limiter: Limiter) -> None:
         with contextlib.ExitStack() as stack:
             running = enter(limiter, stack)
-            helper = stack.enter_context(limiter.enter("ben", None, 1, ignore, helper=True))
+            helper = stack.enter_context(limiter.enter(Request("ben", None, 1, ignore, helper=True)))
             turn = enter(limiter, stack, "cleo")
             assert (helper.position(), turn.position()) == ((2, 2), (1, 2))
             running.leave()

@@ -67,7 +67,7 @@ def test_a_refusal_by_admission_names_the_time_and_keeps_it(
     assert f"Retry in {retry_s} s." in problem.message
     assert (problem.reason, problem.code, problem.position, problem.depth) == (reason, str(reason), position, depth)
     if reason in (Reason.QUEUE_FULL, Reason.QUEUE_BYTES, Reason.SEAT_QUEUE_FULL, Reason.PREDICTED_WAIT):
-        assert f"All {streams} streams are busy and you would be {ordinal(position)} in line" in problem.message
+        assert f"This box serves {streams} streams at once and you would be {ordinal(position)} in line" in problem.message
     if reason in (Reason.QUEUE_FULL, Reason.QUEUE_BYTES, Reason.DEADLINE):
         assert (f"{depth} other" if depth else "nobody else waits") in problem.message
 
@@ -84,6 +84,7 @@ def test_429_is_for_waiting_and_503_for_the_box() -> None:
         Reason.QUEUE_FULL: 429,
         Reason.QUEUE_BYTES: 429,
         Reason.SEAT_QUEUE_FULL: 429,
+        Reason.SEAT_COLD_QUEUE_FULL: 429,
         Reason.PREDICTED_WAIT: 429,
         Reason.DEADLINE: 429,
         Reason.ENGINE_NOT_READY: 503,
