@@ -233,7 +233,7 @@ class Admission:
 
     def order(self) -> list[TicketId]:
         """Waiting ids in the order of service, as of the last event; see admission_order.line."""
-        return [waiting.id for waiting in self.standing(self._now_s).line()]
+        return [waiting.id for waiting in self.standing(self._now_s).line]
 
     def view(self) -> AdmissionView:
         """A snapshot, as of the last event."""
@@ -267,19 +267,21 @@ class Admission:
         if event.id not in books.waiting:
             return
         waiting.equal_from_s = now_s  # it is refused for no bound that it meets within its budget
-        waiting.position = self.standing(now_s).position(event.id)
-        wait_s = self.standing(now_s).ticket_waits()[event.id]
+        standing = self.standing(now_s)
+        waiting.position = standing.position(event.id)
+        wait_s = standing.ticket_waits()[event.id]
         reason = self._refused_for(waiting, wait_s)
         if reason is not None:
             if reason is Reason.SEAT_COLD_QUEUE_FULL:
-                wait_s = self.standing(now_s).predicted_waits()[event.id]
+                wait_s = standing.predicted_waits()[event.id]
             self._remove(waiting, now_s)
             effects.append(self._rejected(event.id, reason, self._retry_after(wait_s, event.id), waiting.position))
             return
         if event.over_budget:  # 1c
             waiting.equal_from_s += budget_patience_s(self.limits, None if self.held else wait_s)
-            waiting.position = self.standing(now_s).position(event.id)
-        predicted_s = None if self.held else self.standing(now_s).predicted_waits()[event.id]
+            standing = self.standing(now_s)
+            waiting.position = standing.position(event.id)
+        predicted_s = None if self.held else standing.predicted_waits()[event.id]
         effects.append(Queued(event.id, waiting.position, len(books.waiting), predicted_s))
 
     def _refused_for(self, waiting: Waiting, wait_s: float) -> Reason | None:

@@ -51,7 +51,7 @@ class ColdLane:
     def cut(self, running: Running, limits: Limits, now_s: float) -> None:
         """A cold prompt was not read to its end: only what was read of it keeps others away."""
         if running.cold and not running.is_read(now_s):
-            read_s = min(running.cost.prefill_s, max(0.0, now_s - running.since_s))
+            read_s = max(0.0, now_s - running.since_s)
             self.spacing_until_s = min(self.spacing_until_s, running.since_s + _spacing_s(read_s, limits))
 
     def view(self, books: Books, coming: Waiting | None, limits: Limits, *, free: bool, now_s: float) -> Lane:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heapreplace
 from typing import TypeAlias
 
 from gateway.admission_books import Books, Waiting
@@ -33,15 +34,21 @@ def line(books: Books, limits: Limits, now_s: float) -> list[Waiting]:
     lines: dict[str, list[Waiting]] = {}
     for waiting in sorted(books.waiting.values(), key=lambda waiting: rank(waiting, held), reverse=True):
         lines.setdefault(waiting.seat, []).append(waiting)
+
+    def head(seat: str) -> tuple[bool, Rank, str]:
+        return not books.below_own_max(seat, held), rank(lines[seat][-1], held), seat
+
+    heads = [head(seat) for seat in lines]  # a ticket changes the rank of its own seat's requests only
+    heapify(heads)
     order: list[Waiting] = []
-    while lines:
-        heads = (of_seat[-1] for of_seat in lines.values())
-        best = min(heads, key=lambda head: (not books.below_own_max(head.seat, held), rank(head, held)))
-        lines[best.seat].pop()
-        if not lines[best.seat]:
-            del lines[best.seat]
-        held[best.seat] += 1
-        order.append(best)
+    while heads:
+        seat = heads[0][2]
+        order.append(lines[seat].pop())
+        held[seat] += 1
+        if lines[seat]:
+            heapreplace(heads, head(seat))
+        else:
+            heappop(heads)
     return order
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from gateway import forecast
 from gateway.admission_books import Books, Running, Waiting
@@ -11,10 +12,11 @@ from gateway.admission_order import line, may_run, over_share
 from gateway.admission_types import AdmissionView, Close, Cost, Lane, Limits, TicketId, Wait
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Standing:
-    """A look at the policy's state at `now_s`. `free`: tickets that may be handed out; `paced`: the last of them is
-    withheld (rule 3 of admission.py). `mean_hold_s`: how long a ticket is held, over `holds` of them."""
+    """A look at the policy's state at `now_s`, good until the next event. `free`: tickets that may be handed out;
+    `paced`: the last of them is withheld (rule 3 of admission.py). `mean_hold_s`: how long a ticket is held, over
+    `holds` of them."""
 
     limits: Limits
     books: Books
@@ -27,13 +29,14 @@ class Standing:
     holds: int
     now_s: float
 
+    @cached_property
     def line(self) -> list[Waiting]:
         """Those who wait, in the order of service."""
         return line(self.books, self.limits, self.now_s)
 
     def position(self, id: TicketId) -> int:
         """Place in line, 1 = next; 0 when `id` does not wait."""
-        return next((place for place, waiting in enumerate(self.line(), start=1) if waiting.id == id), 0)
+        return next((place for place, waiting in enumerate(self.line, start=1) if waiting.id == id), 0)
 
     def ticket_waits(self) -> dict[TicketId, float]:
         """Seconds until a ticket comes for each, whether it is withheld then or not."""
@@ -42,7 +45,7 @@ class Standing:
     def predicted_waits(self) -> dict[TicketId, float]:
         """Seconds until each is predicted to run, in the order of service."""
         tickets = self._ticket_waits(0 if self.paced else self.free)
-        return forecast.with_lane(self.line(), tickets, self._state(), self.limits)
+        return forecast.with_lane(self.line, tickets, self._state(), self.limits)
 
     def waits(self) -> dict[TicketId, Wait]:
         """Why each of them waits, in the order of service."""
@@ -54,7 +57,7 @@ class Standing:
                 cold=is_cold(waiting.cost, self.limits),
                 seat_busy=not self.books.below_own_max(waiting.seat, held),
             )
-            for waiting in self.line()
+            for waiting in self.line
         }
 
     def view(self) -> AdmissionView:
@@ -65,7 +68,7 @@ class Standing:
             limits=self.limits,
             closed=self.closed.reason if self.closed else None,
             running=tuple((running.id, running.seat, running.since_s) for running in books.running.values()),
-            waiting=tuple((waiting.id, waiting.seat, waiting.arrived_s) for waiting in self.line()),
+            waiting=tuple((waiting.id, waiting.seat, waiting.arrived_s) for waiting in self.line),
             waiting_bytes=books.waiting_bytes(),
             mean_hold_s=self.mean_hold_s,
             measured_holds=self.holds,
@@ -87,7 +90,7 @@ class Standing:
 
     def _ticket_waits(self, free: int) -> dict[TicketId, float]:
         books, streams = self.books, self.limits.streams
-        return forecast.ticket_waits(self.line(), books.seat_max, books.held(), streams, free, self.hold_s())
+        return forecast.ticket_waits(self.line, books.seat_max, books.held(), streams, free, self.hold_s())
 
     def _state(self) -> forecast.State:
         lane = self.lane()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission import HELPER_PATIENCE_S, HOLD_PRIOR_S, Admission
+from gateway.admission import HELPER_PATIENCE_S, HOLD_PRIOR_S
 from gateway.admission_types import (
     Arrive,
     Close,
-    Decision,
     Ended,
     Granted,
     Hold,
-    Leave,
     Limits,
     Open,
     Queued,
@@ -21,36 +19,9 @@ from gateway.admission_types import (
     Reload,
     SeatsBack,
     SeatsGone,
-    Tick,
     TicketId,
 )
-
-
-class Desk:
-    """Arrivals by seat name, numbered from 1."""
-
-    def __init__(self, **limits: float) -> None:
-        self.policy = Admission(Limits(**limits))  # type: ignore[arg-type]
-        self.count = 0
-        self.now_s = 0.0
-
-    def arrive(
-        self, seat: str, own_max: int | None = None, body_bytes: int = 1, *, helper: bool = False
-    ) -> Granted | Queued | Rejected:
-        self.count += 1
-        decision = self.policy.handle(Arrive(TicketId(self.count), seat, own_max, body_bytes, helper), self.now_s)
-        [effect] = [effect for effect in decision.effects if effect.id == self.count and not isinstance(effect, Ended)]
-        assert not isinstance(effect, Ended)
-        return effect
-
-    def leave(self, id: int) -> list[int]:
-        """Who gets a ticket when `id` leaves."""
-        decision = self.policy.handle(Leave(TicketId(id)), self.now_s)
-        return [effect.id for effect in decision.effects if isinstance(effect, Granted)]
-
-    def tick(self, now_s: float) -> Decision:
-        self.now_s = now_s
-        return self.policy.handle(Tick(), now_s)
+from tests.gateway.desk import COLD, Desk
 
 
 def test_a_seat_alone_may_use_every_stream() -> None:
@@ -63,7 +34,7 @@ def test_a_seat_that_holds_two_gets_no_third_while_one_with_fewer_waits() -> Non
     for seat in ("ana", "ana", "ben", "ben", "ana", "cleo", "ana", "cleo"):  # 5 and 7 of ana wait, 6 and 8 of cleo
         desk.arrive(seat)
     assert desk.leave(1) == [6]
-    assert desk.leave(3) == [5], "ana and cleo hold one each; ana was served longer ago"
+    assert desk.leave(3) == [5], "ana and cleo hold one each, and ana asked first"
     assert desk.leave(4) == [8], "ana holds two and waits, cleo one"
 
 
@@ -73,8 +44,9 @@ def test_a_helper_runs_when_a_ticket_is_free_and_stands_behind_every_turn_when_n
     for seat, helper in (("ana", True), ("ben", True), ("ana", False), ("ben", False)):
         desk.arrive(seat, helper=helper)
     assert desk.policy.order() == [5, 4, 3, 2], "ben's turn, ana's turn, then what need not be soon"
-    assert desk.leave(1) == [5]
-    assert desk.leave(5) == [4]
+    assert desk.leave(1) == [4], "no seat holds a ticket now, and ana's turn came first"
+    assert desk.leave(4) == [5]
+    assert desk.leave(5) == [2]
 
 
 def test_a_helper_that_has_waited_long_counts_as_a_turn() -> None:
@@ -218,7 +190,7 @@ def test_held_nobody_gets_a_ticket_and_everybody_keeps_the_place_that_comes_firs
     assert desk.leave(1) == []
     assert desk.policy.view().held
     granted = desk.policy.handle(Hold(False), 0.0).effects
-    assert [effect.id for effect in granted] == [3, 4], "the seats that were served longest ago"
+    assert [effect.id for effect in granted] == [2, 3]
 
 
 def test_held_a_wait_that_would_be_too_long_refuses_nobody_and_the_deadline_says_paused() -> None:
@@ -270,3 +242,24 @@ def test_an_id_that_is_in_use_is_a_programming_error() -> None:
     desk.arrive("ana")
     with pytest.raises(ValueError, match="in use"):
         desk.policy.handle(Arrive(TicketId(1), "ben", None, 1), 0.0)
+
+
+def test_who_waits_is_answered_at_the_deadline_though_an_arrival_comes_before_the_tick() -> None:
+    desk = Desk(streams=2, queue_deadline_s=30.0, last_wait_s=30.0)
+    desk.arrive("ana", own_max=1)
+    desk.arrive("ana", own_max=1)
+    desk.now_s = 30.0
+    effects = desk.send(Arrive(TicketId(9), "ana", None, 1)).effects
+    assert [(effect.id, type(effect)) for effect in effects] == [(2, Rejected), (9, Granted)]
+
+
+def test_a_wait_is_predicted_for_tickets_that_are_out_and_not_for_those_that_are_free() -> None:
+    desk = Desk(streams=4)
+    desk.runs("ana")
+    desk.now_s = 1000.0
+    assert isinstance(desk.arrive("ben", own_max=1, cost=COLD), Queued), "a ticket is free, though others take long"
+    assert isinstance(desk.arrive("cleo", cost=COLD), Queued)
+    assert isinstance(desk.arrive("dan", cost=COLD), Queued)
+    refused = desk.arrive("eve", cost=COLD)
+    assert isinstance(refused, Rejected)
+    assert refused.reason is Reason.PREDICTED_WAIT

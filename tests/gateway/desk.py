@@ -1,0 +1,114 @@
+"""A desk where requests arrive by seat name, numbered from 1: the admission policy by example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.admission import Admission
+from gateway.admission_types import (
+    Arrive,
+    Cost,
+    Costs,
+    Decision,
+    Ended,
+    Event,
+    FirstToken,
+    Granted,
+    Lane,
+    Leave,
+    Limits,
+    Queued,
+    Rejected,
+    Sent,
+    Tick,
+    TicketId,
+    Wait,
+)
+
+FREE = Cost()
+COLD = Cost(60_000, 60_000, 10.0)
+WARM = Cost(60_000, 1_000, 0.5)
+
+
+class Desk:
+    """One policy and its clock. What is not given to `arrive` is that of a warm turn whose run begins now."""
+
+    def __init__(self, **limits: float) -> None:
+        self.policy = Admission(Limits(**limits))  # type: ignore[arg-type]
+        self.count = 0
+        self.now_s = 0.0
+        self.sent: dict[TicketId, Sent] = {}
+        self.wake_at_s: float | None = None
+
+    def send(self, event: Event) -> Decision:
+        decision = self.policy.handle(event, self.now_s, self.sent)
+        self.wake_at_s = decision.wake_at_s
+        return decision
+
+    def grants(self, event: Event) -> list[int]:
+        """Who gets a ticket by it."""
+        return [effect.id for effect in self.send(event).effects if isinstance(effect, Granted)]
+
+    def arrive(
+        self,
+        seat: str,
+        own_max: int | None = None,
+        body_bytes: int = 1,
+        *,
+        cost: Cost = FREE,
+        helper: bool = False,
+        over: bool = False,
+        run_s: float | None = None,
+        streamed: bool = True,
+    ) -> Granted | Queued | Rejected:
+        self.count += 1
+        id = TicketId(self.count)
+        decision = self.send(Arrive(id, seat, own_max, body_bytes, helper, over, cost, run_s, streamed))
+        [told] = [effect for effect in decision.effects if effect.id == id and not isinstance(effect, Ended)]
+        assert isinstance(told, Granted | Queued | Rejected)
+        return told
+
+    def runs(self, *seats: str) -> None:
+        """Warm replies that have begun; nothing is known of their pace."""
+        for seat in seats:
+            assert isinstance(self.arrive(seat, cost=WARM), Granted)
+            self.first_token(self.count)
+
+    def waits(self, seat: str, cost: Cost = WARM, **other: float | bool | None) -> int:
+        """The id of one that must wait."""
+        told = self.arrive(seat, cost=cost, **other)  # type: ignore[arg-type]
+        assert isinstance(told, Queued), told
+        return self.count
+
+    def leave(self, id: int, tokens: float = 0.0) -> list[int]:
+        """Who gets a ticket when `id` leaves."""
+        return self.grants(Leave(TicketId(id), tokens))
+
+    def first_token(self, id: int) -> list[int]:
+        return self.grants(FirstToken(TicketId(id)))
+
+    def reprice(self, costs: Mapping[int, Cost]) -> list[int]:
+        return self.grants(Costs({TicketId(id): cost for id, cost in costs.items()}))
+
+    def tokens(self, id: int, tokens: float) -> None:
+        """It has sent so many by now."""
+        self.sent[TicketId(id)] = Sent(tokens, self.now_s)
+
+    def tick(self, now_s: float) -> Decision:
+        self.now_s = now_s
+        return self.send(Tick())
+
+    def until(self, now_s: float) -> list[tuple[float, int]]:
+        """Who gets a ticket, and when, if nothing but time passes and the policy is woken when it asks."""
+        granted = []
+        while self.wake_at_s is not None and self.wake_at_s <= now_s:
+            self.now_s = max(self.now_s, self.wake_at_s)
+            granted += [(self.now_s, id) for id in self.grants(Tick())]
+        self.now_s = now_s
+        return granted
+
+    def why(self, id: int) -> Wait:
+        return self.policy.standing(self.now_s).waits()[TicketId(id)]
+
+    def lane(self) -> Lane:
+        return self.policy.standing(self.now_s).lane()
