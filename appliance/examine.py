@@ -23,6 +23,7 @@ from appliance.box.needs import Wants
 from appliance.box.preflight import Deep
 from appliance.box.report import Preflight
 from appliance.config import Config, Paths, listen_address
+from appliance.engine import host_kv
 from appliance.engine.adapter import Adapter
 from appliance.engine.planned import beyond_validated, planned
 from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
@@ -105,7 +106,17 @@ class Examiner:
         self.inspection = found = inspected(question, self.environ)
         gpus = self.config.preflight.gpus or found.needs.gpus
         needs = replace(found.needs, gpus=gpus, own_pids=self._own_pids(report), visible=visible)
-        return Wants(needs, found.findings + self._whatever_the_cards(facts))
+        return Wants(needs, found.findings + self._whatever_the_cards(facts) + self._host_kv(facts))
+
+    def _host_kv(self, facts: Facts) -> tuple[Finding, ...]:
+        """Whether the KV tier in host RAM is in the plan, or fits into what is free where no plan counts it."""
+        tier, needs = self.adapter.host_tier, self.inspection.needs
+        if needs.plan_id:
+            told = isinstance(self.config.engine, CommandSettings)
+            return kept(host_kv.fits_plan(tier, needs.kv_tier_bytes)) if told else ()
+        if tier is None or self.own_pids:
+            return ()
+        return kept(host_kv.fits_memory(tier, facts.mem_available_bytes))
 
     def _visible(self) -> tuple[str, ...] | None:
         """The cards that the engine may see, by its environment; an engine that somebody else starts has its own."""

@@ -9,6 +9,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from hypothesis import given
@@ -253,6 +254,38 @@ async def test_the_reply_is_cached_for_the_next_turn() -> None:
         second = (await client.post(CHAT, json={"messages": messages, "max_tokens": 1})).json()["usage"]
         assert second["prompt_tokens_details"]["cached_tokens"] == 1600
         assert second["prompt_tokens"] - second["prompt_tokens_details"]["cached_tokens"] <= BLOCK_TOKENS + 8
+
+
+@pytest.mark.anyio
+async def test_a_tier_in_host_ram_gives_back_what_the_cache_was_told_to_drop() -> None:
+    async def cached(client: httpx.AsyncClient) -> int:
+        usage = (await client.post(CHAT, json=chat("x" * 4000, max_tokens=1))).json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    async with served(host_cache_tokens=100_000) as (_, client):
+        assert (await client.post("/reset_prefix_cache")).status_code == 404
+        await client.post("/_fake/knobs", json={"reset_path": True})
+        assert [await cached(client), await cached(client)] == [0, 960]
+        assert (await client.post("/reset_prefix_cache")).json() == {"success": True}
+        assert await cached(client) == 960
+        await client.post("/_fake/knobs", json={"host_fault": "miss"})
+        await client.post("/reset_prefix_cache")
+        assert await cached(client) == 0
+
+
+@pytest.mark.anyio
+async def test_a_broken_tier_answers_otherwise_or_dies() -> None:
+    async def said(client: httpx.AsyncClient) -> str:
+        await client.post("/reset_prefix_cache")
+        answer = await client.post(CHAT, json=chat("x" * 4000, max_tokens=8))
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+    async with served(host_cache_tokens=100_000, reset_path=True, host_fault="text") as (_, client):
+        assert len({await said(client), await said(client)}) == 2
+    async with served(host_cache_tokens=100_000, reset_path=True, host_fault="crash") as (_, client):
+        await said(client)
+        with pytest.raises(httpx.HTTPError):
+            await said(client)
 
 
 @pytest.mark.anyio

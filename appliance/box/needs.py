@@ -17,7 +17,7 @@ class Needs:
     `largest_region_bytes`: the largest piece of host memory that is pinned in one call. `own_pids`: processes of our
     engine when it is loaded already: what they hold counts as free, and host memory is not judged again. `visible`: the
     cards that the engine may see, as CUDA_VISIBLE_DEVICES names them (an index or the beginning of a UUID), None = all.
-    `plan`: its name; `plan_id`: which plan it is.
+    `plan`: its name; `plan_id`: which plan it is. `kv_tier_bytes`: what it counts for a KV tier in host RAM.
     """
 
     gpus: int = 0
@@ -29,6 +29,7 @@ class Needs:
     visible: tuple[str, ...] | None = None
     plan: str = ""
     plan_id: str = ""
+    kv_tier_bytes: int = 0
 
     def bar(self, name: str) -> BudgetBar | None:
         """The bar of a card or a node, None when the plan says nothing about it."""

@@ -29,7 +29,8 @@ class Launch:
     `argv`: empty when nothing is spawned. `env`: every addition to the daemon's own environment.
     `url`: without a trailing slash. `key_file`: what the engine wants as bearer token, None = no key; send it
     with the health probe as well. `health_path`: answers 200 once the engine serves.
-    `start_timeout_s`: until then at most. `grace_s`: between SIGTERM and SIGKILL.
+    `start_timeout_s`: until then at most. `grace_s`: between SIGTERM and SIGKILL. `sequence_folder`: a folder of ours
+    that the engine saves a sequence's cache into when it is told to; None = there is none.
     """
 
     argv: tuple[str, ...]
@@ -39,6 +40,19 @@ class Launch:
     health_path: str
     start_timeout_s: float
     grace_s: float
+    sequence_folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostTier:
+    """A KV tier in host RAM, for a start that has one. `bytes`: over all cards; `most_bytes`: what the engine may pin
+    for it. `args`: go behind `Launch.argv`. `mark`: another one when anything is configured that may change whether it
+    works."""
+
+    bytes: int
+    most_bytes: int
+    args: tuple[str, ...]
+    mark: str
 
 
 class Adapter(Protocol):
@@ -67,6 +81,10 @@ class Adapter(Protocol):
     @property
     def context_tokens(self) -> int | None:
         """Longest prompt and answer of one stream; None = ask the engine (warmup.py)."""
+
+    @property
+    def host_tier(self) -> HostTier | None:
+        """The KV tier that the configuration asks for; None = none, or none that we could start."""
 
     def findings(self, facts: Facts) -> tuple[Finding, ...]:
         """What speaks against starting this engine on this box."""

@@ -34,6 +34,7 @@ class EmbeddedEngine:
 
     kind = "embedded"
     supervised = True
+    host_tier = None
 
     def __init__(self, settings: EmbeddedSettings, *, state_dir: Path) -> None:
         self._settings = settings
@@ -103,6 +104,7 @@ class EmbeddedEngine:
             health_path="/health",
             start_timeout_s=self._settings.start_timeout_s,
             grace_s=GRACE_S,
+            sequence_folder=self._slots_dir,
         )
 
     def phase_of(self, line: str) -> Step | None:

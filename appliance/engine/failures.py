@@ -116,6 +116,13 @@ PATTERNS = (
         "install the package that contains {library} (apt-file search {library})",
     ),
     _row(
+        r"CPU Offloading is currently only supported on|unrecognized arguments: --kv-offloading"
+        r"|cpu_bytes_to_use must be",
+        "engine.host_kv",
+        "The engine cannot keep KV cache in host RAM as it was told to.",
+        "set [engine] host_kv_gib = 0, or host_kv_args as your engine wants them",
+    ),
+    _row(
         r"torch\.(?:cuda\.)?OutOfMemoryError|CUDA out of memory|cudaMalloc failed: out of memory",
         "engine.gpu_memory",
         "The GPU has not enough free memory for the model and its caches.",

@@ -14,6 +14,8 @@ Rules:
 - An end that nobody asked for is a crash, exit code 0 included. Backoff 1, 2, 4 ... 60 s.
 - The same cause three times in a row is FAILED: no start any more until somebody asks.
 - A run that was READY for 300 s clears the counts, and so does StartAsked or RestartAsked.
+- A KV tier in host RAM that was not proven, or that engines end with (at the warm-up, for a cause that names it, or
+  for the same cause three times), is left out of the next starts: `host_kv_off`. Only RestartAsked tries it again.
 - An engine that is killed because it hangs (StartTimeout, HealthLost, WarmUpFailed) is STOPPING with
   `after` CRASH: its Exited counts as a crash with the cause of the kill, whatever the exit looked like.
 - `TABLE` holds a rule for every event in every phase; `_ignored` is one of them.
@@ -27,12 +29,14 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from appliance.engine import host_kv
 from appliance.engine.lifecycle_events import (
     Effect,
     Event,
     Exited,
     HealthLost,
     HealthOk,
+    HostKvUnproven,
     Kill,
     Prepare,
     Prepared,
@@ -80,7 +84,8 @@ class State:
 
     `alive`: a Spawn has not been answered by its Exited. `cause`: why it ended, did not start, or is being
     killed. `crashes`: in a row, sets the backoff; `same_cause`: how many of the last had `cause_id`.
-    `restarts`: starts after a crash, never cleared. `warm_tok_per_s`: measured by the warm-up.
+    `restarts`: starts after a crash, never cleared. `warm_tok_per_s`: measured by the warm-up. `host_kv`: this run has
+    the KV tier in host RAM; `host_kv_off`: why the next start does without.
     """
 
     phase: Phase = Phase.OFF
@@ -95,6 +100,8 @@ class State:
     context_tokens: int | None = None
     warm_tok_per_s: float | None = None
     abilities: EngineAbilities = field(default_factory=EngineAbilities, hash=False)
+    host_kv: bool = False
+    host_kv_off: Cause | None = None
     cause: Cause | None = None
     causes: tuple[Cause, ...] = ()
     cause_id: str = ""
@@ -129,7 +136,7 @@ def _enter(state: State, phase: Phase, now_s: float, **changes: Any) -> State:
     """`state` in another phase: what described the former phase is cleared."""
     cleared: dict[str, Any] = {"step": "", "progress": None, "retry_at_s": None, "ready_at_s": None}
     if phase not in (Phase.STARTING, Phase.WARMING, Phase.READY, Phase.STOPPING):
-        cleared |= {"pid": None, "start_id": ""}
+        cleared |= {"pid": None, "start_id": "", "host_kv": False}
     if phase is not Phase.READY:
         cleared |= {"models": (), "context_tokens": None, "warm_tok_per_s": None, "abilities": EngineAbilities()}
     return replace(state, **(cleared | {"phase": phase, "since_s": now_s, "causes": ()} | changes))
@@ -148,6 +155,9 @@ def _settled(state: State, now_s: float) -> State:
 def _crash(state: State, cause: Cause, now_s: float) -> Step:
     same = state.same_cause + 1 if cause.id == state.cause_id else 1
     counted = replace(state, cause=cause, cause_id=cause.id, same_cause=same, crashes=state.crashes + 1)
+    if state.host_kv and (state.phase is Phase.WARMING or cause.id == host_kv.ID or same >= SAME_CAUSE_LIMIT):
+        counted = replace(counted, host_kv_off=host_kv.blamed(cause), same_cause=0)
+        same = 0
     if same >= SAME_CAUSE_LIMIT:
         return _enter(counted, Phase.FAILED, now_s), (Publish(),)
     retry_at_s = now_s + backoff_s(counted.crashes)
@@ -171,17 +181,23 @@ def _after_stop(state: State, now_s: float) -> Step:
 # Rules: what the operator asks
 
 
+def _asked(state: State, event: StartAsked | RestartAsked) -> State:
+    """What is forgotten when somebody wants a start."""
+    off = None if isinstance(event, RestartAsked) else state.host_kv_off
+    return replace(_cleared_counts(state), host_kv_off=off)
+
+
 def _start(state: State, event: StartAsked | RestartAsked, now_s: float) -> Step:
-    fresh = _enter(_cleared_counts(state), Phase.PREPARING, now_s, cause=None)
+    fresh = _enter(_asked(state, event), Phase.PREPARING, now_s, cause=None)
     return fresh, (Prepare(), Publish())
 
 
 def _start_after_stop(state: State, event: StartAsked | RestartAsked, now_s: float) -> Step:
-    return replace(_cleared_counts(state), after=After.START, cause=None), (Publish(),)
+    return replace(_asked(state, event), after=After.START, cause=None), (Publish(),)
 
 
 def _stop_then_start(state: State, event: RestartAsked, now_s: float) -> Step:
-    return _end_for(_cleared_counts(state), After.START, RESTART_ASKED, now_s)
+    return _end_for(_asked(state, event), After.START, RESTART_ASKED, now_s)
 
 
 def _stop(state: State, event: StopAsked, now_s: float) -> Step:
@@ -215,7 +231,7 @@ def _progress(state: State, event: Progress, now_s: float) -> Step:
 
 
 def _prepared(state: State, event: Prepared, now_s: float) -> Step:
-    return _enter(state, Phase.STARTING, now_s, alive=True), (Spawn(), Publish())
+    return _enter(state, Phase.STARTING, now_s, alive=True), (Spawn(state.host_kv_off is None), Publish())
 
 
 def _prepare_failed(state: State, event: PrepareFailed, now_s: float) -> Step:
@@ -233,7 +249,7 @@ def _timer_due(state: State, event: TimerDue, now_s: float) -> Step:
 
 
 def _spawned(state: State, event: Spawned, now_s: float) -> Step:
-    return replace(state, pid=event.pid, start_id=event.start_id), (Publish(),)
+    return replace(state, pid=event.pid, start_id=event.start_id, host_kv=event.host_kv), (Publish(),)
 
 
 def _spawned_too_late(state: State, event: Spawned, now_s: float) -> Step:
@@ -263,6 +279,10 @@ def _warm(state: State, event: WarmUpDone, now_s: float) -> Step:
         cause=None,
     )
     return ready, (Publish(),)
+
+
+def _without_host_kv(state: State, event: HostKvUnproven, now_s: float) -> Step:
+    return _end_for(replace(state, host_kv_off=event.cause), After.START, event.cause, now_s)
 
 
 def _kill_for_cause(state: State, event: WarmUpFailed | HealthLost, now_s: float) -> Step:
@@ -345,6 +365,7 @@ TABLE: Mapping[type[Event], Mapping[Phase, Rule]] = MappingProxyType(
         HealthOk: _row({_health_ok: (_STARTING,)}, "known already, or no longer of interest"),
         WarmUpDone: _row({_warm: (_WARMING,)}, "the run it belongs to is over"),
         WarmUpFailed: _row({_kill_for_cause: (_WARMING,)}, "the run it belongs to is over"),
+        HostKvUnproven: _row({_without_host_kv: (_WARMING,)}, "the run it belongs to is over"),
         HealthLost: _row({_kill_for_cause: (_READY,)}, "before READY the start timeout judges"),
         StartTimeout: _row({_never_ready: (_STARTING, _WARMING)}, "READY in time, or over"),
         Exited: _row({_exited: (_STARTING, _WARMING, _READY), _exited_as_asked: (_STOPPING,)}, "no engine is alive"),

@@ -59,10 +59,12 @@ class PrepareFailed:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """The engine's process runs; `pid` is None for an engine that somebody else runs."""
+    """The engine's process runs; `pid` is None for an engine that somebody else runs. `host_kv`: it was started with a
+    KV tier in host RAM."""
 
     pid: int | None
     start_id: str
+    host_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,14 @@ class WarmUpDone:
 @dataclass(frozen=True, slots=True)
 class WarmUpFailed:
     """The engine is healthy and does not answer as it should."""
+
+    cause: Cause
+    start_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostKvUnproven:
+    """The engine answers, and its KV tier in host RAM was not proven to work."""
 
     cause: Cause
     start_id: str = ""
@@ -137,6 +147,7 @@ Event: TypeAlias = (
     | HealthOk
     | WarmUpDone
     | WarmUpFailed
+    | HostKvUnproven
     | HealthLost
     | StartTimeout
     | Exited
@@ -154,7 +165,9 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start the engine's process, then probe its health."""
+    """Start the engine's process, then probe its health. `host_kv`: with its KV tier in host RAM, if it has one."""
+
+    host_kv: bool = True
 
 
 @dataclass(frozen=True, slots=True)

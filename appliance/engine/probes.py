@@ -13,12 +13,14 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from appliance.engine import probe_forms as forms
 from appliance.engine.probe_forms import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Answer, Verdict
+from gateway.prewarm import sequences
 from gateway.state import EngineAbilities
 
 LIMIT_S = 60.0
@@ -42,10 +44,12 @@ async def probe(
     *,
     limit_s: float = LIMIT_S,
     probe_s: float = PROBE_S,
+    sequence_folder: Path | None = None,
 ) -> Shown:
     """What the engine showed within `limit_s` seconds. Raises nothing.
 
     `client` has the engine's URL and key. The engine has answered a chat completion of `model` before.
+    `sequence_folder`: where it saves the cache of a sequence; None = it is not asked to.
     """
     probes = _Probes(client, model, probe_s)
     late = f"not all probes ended within {max(0.0, limit_s):.3g} s"
@@ -62,6 +66,8 @@ async def probe(
             await probes.ask_continuation()
             progress("asking whether it reads images", 0.95)
             await probes.ask_images()
+            if sequence_folder is not None:
+                await probes.ask_copies(sequence_folder)
     except TimeoutError:
         probes.notes.append(late)
     return probes.shown()
@@ -82,6 +88,8 @@ class _Probes:
     _counters: dict[str, str] = field(default_factory=dict)
     _continuation: list[str] = field(default_factory=list)
     _images: bool | None = None
+    _copies: int = 0
+    _folder: Path | None = None
 
     def shown(self) -> Shown:
         abilities = EngineAbilities(
@@ -89,6 +97,8 @@ class _Probes:
             counters=dict(self._counters),
             continuation=tuple(self._continuation),
             images=self._images,
+            sequence_copies=self._copies,
+            sequence_folder=str(self._folder) if self._copies else None,
         )
         return Shown(abilities, tuple(self.notes))
 
@@ -163,6 +173,23 @@ class _Probes:
         self._images = forms.sees_images(answer, self._prompts.get(CHAT))
         if self._images is None:
             self._note("an image", answer)
+
+    async def ask_copies(self, folder: Path) -> None:
+        """One of the questions above into every other sequence: nothing that anybody wrote."""
+        states = await sequences.look(self.client)
+        latest = max(states, key=lambda state: state.last_task, default=None)
+        if latest is None or len(states) < 2:
+            return
+        others = [state.id for state in states if state is not latest]
+        try:
+            done = await sequences.copy(self.client, folder, latest.id, others, lambda: True)
+        except OSError as error:
+            self.notes.append(f"a copy of a sequence: {error}")
+            return
+        if len(done) == len(others):
+            self._copies, self._folder = len(states), folder
+        else:
+            self.notes.append(f"a copy of a sequence: {len(done)} of {len(others)} took it")
 
     # What the engine says
 

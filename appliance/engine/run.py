@@ -19,20 +19,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from logging import INFO, WARNING
 from pathlib import Path
 
 import httpx
 
 from appliance.engine import probes
-from appliance.engine.adapter import Adapter, Launch
+from appliance.engine.adapter import Adapter, HostTier, Launch
 from appliance.engine.failures import Context, diagnose
 from appliance.engine.lifecycle_events import (
     Event,
     Exited,
     HealthLost,
     HealthOk,
+    HostKvUnproven,
     Progress,
     Spawned,
     StartTimeout,
@@ -62,7 +63,8 @@ STOPPED = Cause(id="engine.stopped", title="The engine was stopped.", remedy="mo
 
 @dataclass(slots=True)
 class EngineRun:
-    """One start. `ask` takes lifecycle events; `launch` is known once `follow` has begun."""
+    """One start. `ask` takes lifecycle events; `launch` is known once `follow` has begun. `host_kv`: with the KV tier
+    in host RAM that the adapter may ask for."""
 
     adapter: Adapter
     state_dir: Path
@@ -70,6 +72,7 @@ class EngineRun:
     ring: LogRing
     ask: Callable[[Event], None]
     log: Log
+    host_kv: bool = True
     start_id: str = field(default_factory=lambda: secrets.token_hex(6))
     launch: Launch | None = None
     _key: bytes = field(default_factory=lambda: secrets.token_urlsafe(32).encode(), repr=False)
@@ -143,9 +146,15 @@ class EngineRun:
         await asyncio.Event().wait()
         return STOPPED
 
+    @property
+    def host_tier(self) -> HostTier | None:
+        """The KV tier in host RAM of this start."""
+        return self.adapter.host_tier if self.host_kv else None
+
     async def _run_process(self, launch: Launch) -> Cause:
+        tier = self.host_tier
         process = await EngineProcess.start(
-            launch.argv,
+            launch.argv if tier is None else (*launch.argv, *tier.args),
             env={**_inherited(), **launch.env},
             cwd=self.state_dir,
             record=self.runtime_dir / "engine.record",
@@ -156,7 +165,7 @@ class EngineRun:
         try:
             if process.pid is not None:
                 self._spawned = True
-                self.ask(Spawned(process.pid, self.start_id))
+                self.ask(Spawned(process.pid, self.start_id, tier is not None))
             await self._note_end(process, launch)
             exit_ = await process.wait()
         except asyncio.CancelledError:
@@ -216,10 +225,18 @@ class EngineRun:
                 self.adapter.served_model,
                 lambda step, part: self.ask(Progress(step, part)),
                 probe_limit_s=self._probe_limit_s,
+                host_kv=self.host_tier is not None,
+                sequence_folder=launch.sequence_folder,
             )
         except WarmUpError as error:
             self.ask(WarmUpFailed(error.cause, self.start_id))
             return
+        if isinstance(warm.host_kv, Cause):
+            self.log.warning("engine.host_kv", start_id=self.start_id, off=warm.host_kv.title)
+            self.ask(HostKvUnproven(warm.host_kv, self.start_id))
+            return
+        if warm.host_kv is not None:
+            self.log.info("engine.host_kv", start_id=self.start_id, **asdict(warm.host_kv))
         shown = warm.abilities
         self.log.log(
             WARNING if warm.notes else INFO,

@@ -14,8 +14,16 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 PLACEHOLDERS = ("port", "key_file", "state_dir")
+HOST_KV_PLACEHOLDERS = ("host_kv_gib", "state_dir")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _known(where: str, used: set[str], placeholders: tuple[str, ...]) -> None:
+    unknown = sorted(used - set(placeholders))
+    if unknown:
+        known = ", ".join(f"{{{name}}}" for name in placeholders)
+        raise ValueError(f"{where}unknown placeholder {{{unknown[0]}}}; there are {known}")
 
 
 def _not_empty(value: object) -> object:
@@ -80,6 +88,16 @@ class CommandSettings(_Declared):
     """A start that does not serve after this long, seconds, has failed. Default 1800."""
     grace_s: Annotated[float, Field(strict=True, ge=0, le=600)] = 30.0
     """Time between SIGTERM and SIGKILL at a stop, seconds. 0 = SIGKILL at once. Default 30."""
+    host_kv_gib: Annotated[float, Field(strict=True, ge=0, le=65_536)] = 0.0
+    """KV cache that the engine keeps in host RAM, GiB over all cards; a plan counts it as `kv_tier_bytes`. The warm-up
+    proves that a prompt comes back from it, or starts the engine again without it and says why. vLLM needs
+    `--enable-prompt-tokens-details` for that proof, and `VLLM_SERVER_DEV_MODE = "1"` in env: paths that want no key, so
+    let nobody else log in. vLLM pins each layer's part as a power of two, up to twice as
+    much in all; `VLLM_USE_SIMPLE_KV_OFFLOAD = "1"` in env has it pin the size itself. 0 disables. Default 0."""
+    host_kv_args: tuple[str, ...] = ("--kv-offloading-size", "{host_kv_gib}")
+    """What is put behind command for it; `{host_kv_gib}` and `{state_dir}` are filled in. vLLM shares the size out over
+    its cards; give an engine that wants it for each card a figure of its own. Default vLLM's: `--kv-offloading-size
+    {host_kv_gib}`."""
 
     @field_validator("command")
     @classmethod
@@ -89,14 +107,19 @@ class CommandSettings(_Declared):
         return value
 
     @model_validator(mode="after")
+    def _host_kv(self) -> CommandSettings:
+        used = {name for text in self.host_kv_args for name in _PLACEHOLDER.findall(text)}
+        _known("host_kv_args: ", used, HOST_KV_PLACEHOLDERS)
+        if self.host_kv_gib and not self.host_kv_args:
+            raise ValueError("host_kv_args is empty, so nothing would tell the engine of host_kv_gib")
+        return self
+
+    @model_validator(mode="after")
     def _placeholders(self) -> CommandSettings:
-        used: set[str] = set()
-        for text in (*self.command, *self.env.values()):
-            used.update(_PLACEHOLDER.findall(text))
-        unknown = sorted(used - set(PLACEHOLDERS))
-        if unknown:
-            known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-            raise ValueError(f"unknown placeholder {{{unknown[0]}}}; there are {known}")
+        used = {name for text in (*self.command, *self.env.values()) for name in _PLACEHOLDER.findall(text)}
+        if "host_kv_gib" in used:
+            raise ValueError("{host_kv_gib} belongs in host_kv_args, which is left out when the tier is off")
+        _known("", used, PLACEHOLDERS)
         if "port" not in used:
             raise ValueError("{port} occurs neither in command nor in env, so the engine could not be reached")
         bad = [name for name in self.env if not _ENV_NAME.fullmatch(name)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import assert_never
 
 from appliance.board import Board
-from appliance.engine import lifecycle
+from appliance.engine import host_kv, host_kv_kept, lifecycle
 from appliance.engine.adapter import Adapter
 from appliance.engine.lifecycle import State
 from appliance.engine.lifecycle_events import (
@@ -43,7 +43,7 @@ from appliance.engine.run import EngineRun
 from appliance.errors import MoeError
 from appliance.unwaited import unwaited
 from gateway.logs import Log
-from gateway.state import Cause, EngineProfile, EngineState, Finding, Phase, PlanState, Severity
+from gateway.state import Cause, EngineProfile, EngineState, Finding, HostKv, Phase, PlanState, Severity
 
 LOG_LINES_SHOWN = 60
 GATEWAY_FINDINGS = ("gateway.", "python.")
@@ -92,6 +92,7 @@ class EngineSupervisor:
     def __post_init__(self) -> None:
         self._ring = LogRing(file=self.state_dir / "engine.log")
         self._ring.subscribe(self._on_line)
+        self._state = State(host_kv_off=host_kv_kept.load(self.state_dir, self.adapter.host_tier))
 
     async def run(self) -> None:
         """Start the engine and look after it until cancelled."""
@@ -100,10 +101,12 @@ class EngineSupervisor:
             async with self._group:
                 while True:
                     event = await self._events.get()
-                    before = self._state.phase
+                    before = self._state
                     self._state, effects = lifecycle.handle(self._state, event, time.monotonic())
-                    if self._state.phase is not before:
+                    if self._state.phase is not before.phase:
                         self._phase_changed()
+                    if self._state.host_kv_off != before.host_kv_off:
+                        self._keep_host_kv()
                     for effect in effects:
                         self._carry_out(effect)
                     if self._stopping and self._state.phase is Phase.OFF:
@@ -140,8 +143,10 @@ class EngineSupervisor:
         match effect:
             case Prepare():
                 self._preparing = self._group.create_task(self._prepare())
-            case Spawn():
-                self._run = EngineRun(self.adapter, self.state_dir, self.runtime_dir, self._ring, self.ask, self.log)
+            case Spawn(host_kv=host_kv):
+                self._run = EngineRun(
+                    self.adapter, self.state_dir, self.runtime_dir, self._ring, self.ask, self.log, host_kv
+                )
                 self._following = self._group.create_task(self._run.follow())
             case WarmUp():
                 assert self._run is not None, "WarmUp follows Spawn"
@@ -175,7 +180,7 @@ class EngineSupervisor:
         try:
             self.ask(PrepareStarted())
             examined = await unwaited(self.examine)
-            findings = examined.findings
+            findings = (*examined.findings, *self._host_kv_findings())
             self._log_findings(findings)
             self._profile = examined.profile
             others = tuple(found for found in self.board.state.findings if found.id.startswith(GATEWAY_FINDINGS))
@@ -199,6 +204,18 @@ class EngineSupervisor:
         for finding in findings:
             if (finding.id, finding.severity) not in known:
                 self.log.warning("daemon.finding", id=finding.id, severity=str(finding.severity), title=finding.title)
+
+    def _host_kv_findings(self) -> tuple[Finding, ...]:
+        tier, off = self.adapter.host_tier, self._state.host_kv_off
+        return () if tier is None or off is None else (host_kv.off_finding(tier, off),)
+
+    def _keep_host_kv(self) -> None:
+        tier = self.adapter.host_tier
+        assert tier is not None, "no run had a tier to turn off"
+        try:
+            host_kv_kept.save(self.state_dir, tier, self._state.host_kv_off)
+        except OSError as error:  # the next daemon finds out again
+            self.log.warning("engine.host_kv", error=str(error))
 
     # What others see
 
@@ -246,6 +263,7 @@ class EngineSupervisor:
                 context_tokens=state.context_tokens,
                 warm_tok_per_s=state.warm_tok_per_s,
                 abilities=state.abilities,
+                host_kv=self._host_kv(),
                 profile=self._profile or self.adapter.profile,
                 cause=state.cause,
                 retry_at_s=wall_s + state.retry_at_s if state.retry_at_s is not None else None,
@@ -254,6 +272,11 @@ class EngineSupervisor:
                 log_tail=self._ring.tail(LOG_LINES_SHOWN),
             ),
         )
+
+    def _host_kv(self) -> HostKv:
+        tier, state = self.adapter.host_tier, self._state
+        on = state.host_kv and state.phase is Phase.READY
+        return HostKv() if tier is None else HostKv(bytes=tier.bytes, on=on, off=state.host_kv_off)
 
 
 def _causes(findings: Iterable[Finding]) -> tuple[Cause, ...]:

@@ -11,11 +11,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from appliance.engine import probes
+from appliance.engine import host_kv_probe, probes
+from appliance.engine.host_kv_probe import Proof
 from gateway.errors import MoeError
 from gateway.state import Cause, EngineAbilities
 
@@ -36,7 +38,8 @@ class WarmUp:
 
     `models`: the ids that it lists. `context_tokens`: longest prompt and answer. `tok_per_s`: output pace of
     one stream after its first token. `cached_tokens_ok`: the second, identical prompt came from the cache.
-    `notes`: what was odd about the probes of its abilities, for the log.
+    `notes`: what was odd about the probes of its abilities, for the log. `host_kv`: what came of the KV tier in host
+    RAM; a Cause = it must not be used, and nothing more was asked.
     """
 
     models: tuple[str, ...]
@@ -45,6 +48,7 @@ class WarmUp:
     cached_tokens_ok: bool | None
     abilities: EngineAbilities = field(default_factory=EngineAbilities)
     notes: tuple[str, ...] = ()
+    host_kv: Proof | Cause | None = None
 
 
 class WarmUpFailed(MoeError):
@@ -71,11 +75,14 @@ async def warm_up(
     clock: Callable[[], float] = time.monotonic,
     limit_s: float = LIMIT_S,
     probe_limit_s: Callable[[], float] = lambda: probes.LIMIT_S,
+    host_kv: bool = False,
+    sequence_folder: Path | None = None,
 ) -> WarmUp:
     """Lists the models and runs one completion twice, within `limit_s` seconds; then probes. Raises WarmUpFailed.
 
     `url` is the engine's, without /v1; `served_model` None = the first model listed. `probe_limit_s` is asked
-    once the completions are done.
+    once the completions are done. `host_kv`: the engine was started with a KV tier in host RAM, which is to be proven.
+    `sequence_folder`: where it can save the cache of a sequence.
     """
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     # trust_env: a proxy of the environment is for the world, not for the engine. No connection is used twice:
@@ -85,7 +92,13 @@ async def warm_up(
         base_url=url, headers=headers, transport=transport, timeout=limit_s, trust_env=False, limits=once
     ) as client:
         warm, model = await _warmed(client, served_model, progress, clock, limit_s)
-        shown = await probes.probe(client, model, progress, limit_s=probe_limit_s())
+        if host_kv:
+            progress("reading a prompt back from host RAM", 0.5)
+            proof = await host_kv_probe.prove(client, model, warm.context_tokens, clock=clock, limit_s=probe_limit_s())
+            warm = replace(warm, host_kv=proof)
+            if isinstance(proof, Cause):
+                return warm
+        shown = await probes.probe(client, model, progress, limit_s=probe_limit_s(), sequence_folder=sequence_folder)
     return replace(warm, abilities=shown.abilities, notes=shown.notes)
 
 

@@ -35,6 +35,7 @@ PLAN_IDS = frozenset(
         "plan.geometry",
         "plan.gpus",
         "plan.host",
+        "plan.host_kv",
         "plan.model",
         "plan.resident",
         "plan.stale",

@@ -161,6 +161,7 @@ def _needs(plan: Plan, checked: Checked | None = None) -> Needs:
         largest_region_bytes=checked.budget.largest_slab_bytes if checked is not None else None,
         plan=plan.model.name,
         plan_id=plan.identity,
+        kv_tier_bytes=plan.targets.kv_tier_bytes,
     )
 
 

@@ -68,6 +68,7 @@ def node_lines(catalogue: Catalogue, plan: Plan, ranks: int, largest_shard_bytes
     if tier:
         share = f"{plan.targets.kv_tier_bytes:,} B x {ranks} of {plan.topology.tp} ranks"
         steady.append(_line("host.kv_tier", "KV tier", tier, share, "targets.kv_tier_bytes"))
+        steady.append(_tier_lost(tier))
     read = SHARDS_IN_CACHE * largest_shard_bytes
     ahead = f"{SHARDS_IN_CACHE} shards x {largest_shard_bytes:,} B, the largest"
     load = _line("host.page_cache", "page cache", read, ahead, "estimate of this tool", Moment.LOAD, exact=False)
@@ -102,6 +103,13 @@ def _engram(catalogue: Catalogue, plan: Plan) -> tuple[int, ...]:
     ]
     parts = named or catalogue.classes.get(TensorClass.ENGRAM, ())
     return tuple(part.rank_bytes(plan.topology.tp) for part in parts if is_loaded(part, plan.targets))
+
+
+def _tier_lost(tier: int) -> BudgetLine:
+    """An engine may pin each layer's part as the next power of two: up to as much again. Source: measured, vLLM 0.26
+    (docs/measurements.md)."""
+    said = f"at most {tier:,} B more, layer by layer"
+    return _line("host.kv_tier.rounded", "KV tier, rounding", tier, said, "bound", Moment.ROUNDED, exact=False)
 
 
 def _lost(kind: Pinned, ranks: int) -> BudgetLine:  # 3

@@ -64,3 +64,11 @@ def test_words_of_others_are_shown_as_escapes(tmp_path: Path, monkeypatch: pytes
     _, said = checked(tmp_path, monkeypatch, [finding("gpu.lost", Severity.FAIL, observed="\x1b]0;title\x07")], plan)
     assert "\x1b" not in said
     assert "\\x1b[31mred" in said
+
+
+def test_a_prefix_whose_file_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "appliance.toml").write_text('[[prefix]]\nname = "docs"\nfile = "docs.json"\n')
+    code, said = checked(tmp_path, monkeypatch, [])
+    assert code == 0
+    assert "warn The prefix docs is not read into the engine  prefix.broken" in said
+    assert "docs.json cannot be read: No such file or directory" in " ".join(said.split())

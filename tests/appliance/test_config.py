@@ -12,56 +12,12 @@ import pytest
 from appliance.config import ENGINES, PREFIX, Config, Paths, listen_address, load, public_url
 from appliance.engine.settings import ExternalSettings
 from appliance.errors import ConfigError
+from tests.appliance.every_key import ENGINE, TABLES, TOP
 
-TOP: dict[str, Any] = {
-    "listen": "127.0.0.1:9000",
-    "public_url": "https://box.example",
-    "model_aliases": ["gpt-*"],
-    "trusted_proxies": ["10.0.0.1"],
-    "state_dir": "/s",
-    "runtime_dir": "/r",
-    "seats_file": "/s/a.toml",
-    "admins_file": "/s/b.toml",
-}
-DECLARED: dict[str, Any] = {
-    "name": "n",
-    "served_model": "m",
-    "context_tokens": 1000,
-    "floor_tok_per_s": 20.5,
-    "cold_tokens": 100,
-    "streams": 3,
-    "health_path": "/ready",
-    "start_timeout_s": 5.5,
-}
-TABLES: dict[str, dict[str, Any]] = {
-    "admission": {
-        **{"streams": 3, "queue_max": 5, "queue_per_seat": 3, "queue_bytes": 5000},
-        **{"queue_deadline_s": 20.5, "max_stream_s": 100.5, "seat_grace_s": 0.5},
-    },
-    "gateway": {
-        **{"body_max_bytes": 2048, "body_budget_bytes": 4096, "body_timeout_s": 2.5},
-        "client_stall_s": 2.5,
-        "early_response_s": 0.5,
-        **{"heartbeat_s": 2.5, "first_token_s": 99.5},
-        "engine_silence_s": 9.5,
-        "unstreamed_s": 9.5,
-        "drain_s": 0.5,
-        "connections": 300,
-        "connections_per_address": 0,
-    },
-    "ledger": {"enabled": False, "keep_days": 90},
-    "plan": {"file": "/p.json", "checkpoint": "/c", "make": True, "kv_gib": 2.5},
-    "preflight": {"gpus": 2, "engine_python": "/e/bin/python"},
-}
 WITH = {
     "body_budget_bytes": {"body_max_bytes": 1024},
     "checkpoint": {"file": "/p.json"},
     "make": {"file": "/p.json", "checkpoint": "/c"},
-}
-ENGINE: dict[str, dict[str, Any]] = {
-    "embedded": {"kind": "embedded", "model_file": "/m.gguf", "threads": 3, "start_timeout_s": 5.5},
-    "command": {"kind": "command", "command": ["x", "{port}"], "env": {"A": "1"}, "grace_s": 1.5, **DECLARED},
-    "external": {"kind": "external", "url": "http://10.0.0.1:1", "key_file": "/k", **DECLARED},
 }
 NEEDED = {"embedded": (), "command": ("kind", "command"), "external": ("kind", "url")}
 
@@ -70,9 +26,14 @@ def toml(values: Mapping[str, Any]) -> str:
     """Values as lines of TOML."""
     lines = []
     for key, value in values.items():
-        text = "{" + ", ".join(f'{k} = "{v}"' for k, v in value.items()) + "}" if isinstance(value, dict) else None
-        lines.append(f"{key} = {text or json.dumps(value)}\n")
+        lines.append(f"{key} = {_value(value)}\n")
     return "".join(lines)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
+    return f"[{', '.join(map(_value, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -64,6 +64,12 @@ ImportError: libgomp.so.1: cannot open shared object file: No such file or direc
         "GLIBCXX_3.4.30",
         "Debian 12",
     ),
+    "engine.host_kv": (
+        "(EngineCore pid=912) ERROR Exception: CPU Offloading is currently only supported on CUDA-alike and XPU GPUs\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "cannot keep KV cache in host RAM",
+        "host_kv_gib = 0",
+    ),
     "engine.gpu_memory": (
         "(EngineCore pid=912) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.12 GiB."
         " GPU 0 has a total capacity of 23.64 GiB of which 702.81 MiB is free.\n"

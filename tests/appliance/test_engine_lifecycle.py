@@ -27,6 +27,7 @@ from appliance.engine.lifecycle_events import (
     Exited,
     HealthLost,
     HealthOk,
+    HostKvUnproven,
     Kill,
     Prepare,
     Prepared,
@@ -104,6 +105,7 @@ EXPECTED: dict[Event, dict[Phase, tuple[Phase, tuple[type, ...]]]] = {
     HealthOk(): {ST: (W, (WarmUp,))},
     DONE: {W: (R, ())},
     WarmUpFailed(A): {W: (STOP, (Kill,))},
+    HostKvUnproven(A): {W: (STOP, (Kill,))},
     HealthLost(A): {R: (STOP, (Kill,))},
     StartTimeout(60): dict.fromkeys((ST, W), (STOP, (Kill,))),
     Exited(A): {**dict.fromkeys((ST, W, R), (BACK, (SetTimer,))), STOP: (OFF, ())},
@@ -302,10 +304,11 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Refused, st.tuples(CAUSES)),
     st.builds(PrepareFailed, CAUSES),
     st.builds(Progress, st.just("x"), st.none() | st.floats(0, 1)),
-    st.builds(Spawned, st.none() | st.integers(2, 99), st.sampled_from(["s1", "s2", "s3"])),
+    st.builds(Spawned, st.none() | st.integers(2, 99), st.sampled_from(["s1", "s2", "s3"]), st.booleans()),
     st.builds(HealthOk, IDS),
     st.builds(WarmUpDone, st.just(("m",)), st.none(), st.none(), IDS),
     st.builds(WarmUpFailed, CAUSES, IDS),
+    st.builds(HostKvUnproven, CAUSES, IDS),
     st.builds(HealthLost, CAUSES, IDS),
     st.builds(StartTimeout, st.just(9.0), IDS),
     st.builds(Exited, CAUSES),
@@ -353,7 +356,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.state == before or Publish() in effects, "a change that nobody is told"
         for effect in effects:
             match effect:
-                case Spawn():
+                case Spawn(host_kv=host_kv):
+                    assert host_kv == (before.host_kv_off is None)
                     assert not self.alive, "two Spawns without an Exited between"
                     assert not self.failed, "a Spawn after FAILED without being asked"
                     self.alive, self.healthy, self.warm = True, False, False
@@ -379,6 +383,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert state.phase not in (FAIL, BACK) or state.cause is not None
         assert state.after is not After.CRASH or state.phase is not STOP or state.cause is not None
         assert state.same_cause <= 3
+        assert not state.host_kv or state.phase in (ST, W, R, STOP)
 
 
 TestAnyOrder = AnyOrder.TestCase

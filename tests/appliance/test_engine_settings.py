@@ -128,6 +128,14 @@ def test_an_engine_that_is_told_no_key_is_said_to_be_open_to_who_can_log_in(tmp_
     assert CommandEngine(in_env, state_dir=tmp_path).findings(FACTS) == ()
 
 
+def test_paths_of_vllm_that_want_no_key_are_told_of(tmp_path: Path) -> None:
+    words = ("sh", "{port}", "{key_file}")
+    (found,) = CommandEngine(command(*words, env={"VLLM_SERVER_DEV_MODE": "1"}), state_dir=tmp_path).findings(FACTS)
+    assert (found.id, found.severity) == ("engine.dev_mode", Severity.INFO)
+    off = command(*words, env={"VLLM_SERVER_DEV_MODE": "0"})
+    assert CommandEngine(off, state_dir=tmp_path).findings(FACTS) == ()
+
+
 def test_profiles_come_from_the_settings(tmp_path: Path) -> None:
     made = CommandEngine(
         command("/opt/vllm", "{port}", served_model="m", floor_tok_per_s=30, streams=2), state_dir=tmp_path

@@ -238,9 +238,10 @@ def test_a_force_about_bytes_holds_for_one_plan_only(tmp_path: Path, pack_folder
 
 
 def test_what_can_be_forced_is_what_can_be_found() -> None:
-    places = [*(ROOT / "appliance/plan").glob("*.py"), ROOT / "appliance/engine/planned.py"]
+    engine = (ROOT / "appliance/engine" / name for name in ("planned.py", "host_kv.py"))
+    places = [*(ROOT / "appliance/plan").glob("*.py"), *engine]
     source = "".join(path.read_text() for path in places)
-    used = set(re.findall(r'"(plan\.[a-z]+)"', source)) - {"plan.json"}
+    used = set(re.findall(r'"(plan\.[a-z_]+)"', source)) - {"plan.json"}
     assert used == PLAN_IDS
     assert PLAN_IDS < FINDING_IDS
 
@@ -345,3 +346,37 @@ def test_a_plan_is_made_for_as_many_cards_as_the_engine_uses(tmp_path: Path, pac
     toml = with_plan(tmp_path / "made.json", pack_folder("study"), "make = true\n[preflight]\ngpus = 2\n")
     examiner(tmp_path, toml, Setup(cards=(*cards, third))).examine()
     assert planfile.load(tmp_path / "made.json").topology.tp == 2
+
+
+def host_kv_of(found: Examiner) -> list[tuple[str, Severity]]:
+    ids = ("plan.host_kv", "mem.host_kv")
+    return [(finding.id, finding.severity) for finding in found.examine().findings if finding.id in ids]
+
+
+def tiered(tmp_path: Path, gib: float, more: str = "") -> Examiner:
+    """An examiner of a box of cards whose engine is told of a KV tier."""
+    looked = examiner(tmp_path, more)
+    file = tmp_path / "appliance.toml"
+    file.write_text(file.read_text().replace("[engine]\n", f"[engine]\nhost_kv_gib = {gib:.1f}\n"))
+    config, paths = load(file, {})
+    return replace(looked, config=config, adapter=adapter_of(config, paths.state_dir))
+
+
+def test_the_kv_tier_in_host_ram_is_held_against_the_plan(tmp_path: Path) -> None:
+    plan = planfile.load(STUDY)
+    targets = plan.targets.model_copy(update={"kv_tier_bytes": 32 << 30})
+    planfile.save(plan.model_copy(update={"targets": targets}), tmp_path / "tier.json")
+    with_tier = with_plan(tmp_path / "tier.json")
+    assert host_kv_of(tiered(tmp_path, 64, with_tier)) == [("plan.host_kv", Severity.FAIL)]
+    assert host_kv_of(tiered(tmp_path, 32, with_tier)) == []
+    assert host_kv_of(tiered(tmp_path, 0, with_tier)) == [("plan.host_kv", Severity.INFO)]
+    assert host_kv_of(tiered(tmp_path, 64, with_plan(STUDY))) == [("plan.host_kv", Severity.FAIL)]
+
+
+def test_without_a_plan_the_kv_tier_is_held_against_what_is_free(tmp_path: Path) -> None:
+    too_large = tiered(tmp_path, 60_000)
+    assert host_kv_of(too_large) == [("mem.host_kv", Severity.FAIL)]
+    assert host_kv_of(tiered(tmp_path, 0)) == []
+    # an engine that is loaded holds it already
+    assert host_kv_of(replace(too_large, own_pids=frozenset({4711}))) == []
+    assert {"plan.host_kv", "mem.host_kv"} <= FINDING_IDS

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import uvloop
 
-from tests.fake_engine.knobs import KnobError, Knobs, merged, parse_patch
+from tests.fake_engine.knobs import HOST_TOKENS_PER_GIB, KnobError, Knobs, merged, parse_patch
 from tests.fake_engine.server import FakeEngine
 from tests.fake_engine.serving import bind, listen
 
@@ -30,6 +30,7 @@ GRANDCHILD = (
     "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
     "'setsid' in sys.argv and os.setsid(); os.write(1, b'up\\n'); os.close(1); time.sleep(120)"
 )
+NO_TIER = "Exception: CPU Offloading is currently only supported on CUDA-alike and XPU GPUs"
 GRANDCHILD_MARK = "fake-engine-grandchild"
 
 
@@ -49,13 +50,21 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--key-file", type=Path, help="file with the bearer token that clients must send")
     parser.add_argument("--ready-file", type=Path, help="write the first line of stdout there too")
     parser.add_argument("--watch-stdin", action="store_true", help="end, with all children, when stdin closes")
+    parser.add_argument("--kv-offloading-size", type=float, metavar="GIB", help="a tier in host RAM, as vLLM's")
     args = parser.parse_args(argv)
     try:
         text = Path(args.knobs[1:]).read_text() if args.knobs.startswith("@") else args.knobs
         args.knobs = merged(Knobs(), parse_patch(text) | dict(_assignment(item) for item in args.set))
+        if args.kv_offloading_size:
+            args.knobs = _with_tier(args.knobs, args.kv_offloading_size)
     except (KnobError, OSError) as error:
         parser.error(str(error))
     return args
+
+
+def _with_tier(knobs: Knobs, gib: float) -> Knobs:
+    broken = {"fail_load": NO_TIER} if knobs.host_fault == "load" else {}
+    return merged(knobs, {"host_cache_tokens": int(gib * HOST_TOKENS_PER_GIB), **broken})
 
 
 def _assignment(item: str) -> tuple[str, object]:

@@ -48,6 +48,10 @@ class PrefixCache:
             hits += 1
         return hits * BLOCK_TOKENS
 
+    def holds(self, name: bytes) -> bool:
+        """Whether the block is held."""
+        return name in self._blocks
+
     def insert(self, chain: Sequence[bytes]) -> None:
         """Hold `chain`, or its head when it is larger than the cache; the least recently used give way."""
         for name in reversed(chain[: self._capacity]):

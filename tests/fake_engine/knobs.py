@@ -22,6 +22,9 @@ COUNT_PATHS = (
     "/v1/responses/input_tokens",
 )
 STYLES = ("llama", "vllm")
+HOST_FAULTS = ("", "miss", "text", "crash", "load")
+HOST_TOKENS_PER_GIB = 100_000
+"""What `--kv-offloading-size` makes of a GiB. About 10 KB a token."""
 LLAMA_LOG = (
     "init: initializing ...",
     "init: loading model",
@@ -57,6 +60,13 @@ class Knobs:
     of the user."""
     cache_tokens: int = 624_000
     """Prefix cache capacity; 0 = no cache. Source: facts/admission-and-bench.md section 3, KV size A."""
+    host_cache_tokens: int = 0
+    """Capacity of a tier in host RAM that keeps what the cache drops; 0 = none."""
+    host_fault: str = ""
+    """What the tier does instead of giving back what it has: "miss" (nothing), "text" (another reply), "crash" (die);
+    "load": the process with a tier does not start; "" = none of these."""
+    reset_path: bool = False
+    """POST /reset_prefix_cache empties the cache and leaves the tier; false = 404, as vLLM outside of its dev mode."""
     style: str = "llama"
     """Shape and words of errors, and what a final assistant message means: "llama" (llama.cpp) or "vllm"."""
     dialects: tuple[str, ...] = INFERENCE_PATHS
@@ -198,6 +208,8 @@ def merged(knobs: Knobs, patch: Mapping[str, Any]) -> Knobs:
         raise KnobError("time_scale and prefill_decode_factor must be above 0, tokens_per_chunk at least 1")
     if result.style not in STYLES:
         raise KnobError(f"style must be one of {STYLES}, not {result.style!r}")
+    if result.host_fault not in HOST_FAULTS:
+        raise KnobError(f"host_fault must be one of {HOST_FAULTS}, not {result.host_fault!r}")
     for name, known in (("dialects", INFERENCE_PATHS), ("counts", COUNT_PATHS)):
         if unknown := set(getattr(result, name)) - set(known):
             raise KnobError(f"{name} can be {known}, not {sorted(unknown)}")

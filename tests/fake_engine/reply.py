@@ -127,7 +127,7 @@ class Reply:
             await asyncio.sleep(knobs.silent_s)
         cached = await bench.scheduler.prefill(ask.prompt, ask.prompt_tokens)
         self._used = replace(self._used, cached_tokens=cached)
-        bench.stats.prefilled(self._record, ask.prompt_tokens, cached)
+        bench.stats.prefilled(self._record, ask.prompt_tokens, cached, bench.now())
         if ask.stream:
             await self._start(200, _SSE_HEADERS)
         async with asyncio.TaskGroup() as group:

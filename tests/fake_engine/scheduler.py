@@ -7,11 +7,12 @@ followed by `retime`, which wakes all who wait for a token.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from math import ceil, inf
 
-from tests.fake_engine.cache import PrefixCache, block_chain
+from tests.fake_engine.cache import BLOCK_TOKENS, PrefixCache, block_chain
 from tests.fake_engine.knobs import Knobs
 from tests.fake_engine.pace import DecodeClock, decode_tok_per_s, prefill_s
 
@@ -28,6 +29,7 @@ class Scheduler:
         self._decoding = 0
         self._waiters: set[asyncio.Future[None]] = set()
         self.cache = PrefixCache(knobs.cache_tokens)
+        self.host = PrefixCache(knobs.host_cache_tokens)
 
     @property
     def decoding(self) -> int:
@@ -38,6 +40,7 @@ class Scheduler:
         """Go on with other knobs, from now."""
         self._knobs = knobs
         self.cache.resize(knobs.cache_tokens)
+        self.host.resize(knobs.host_cache_tokens)
         self.retime()
 
     def retime(self) -> None:
@@ -51,7 +54,17 @@ class Scheduler:
 
     def cached_tokens(self, prompt: bytes) -> int:
         """How many tokens of `prompt` are cached now; by its prefill there may be more or fewer."""
-        return self.cache.hit_tokens(block_chain(prompt))
+        return self._hit_tokens(block_chain(prompt))
+
+    def from_host(self, prompt: bytes) -> int:
+        """How many of them are in the host's tier only."""
+        chain = block_chain(prompt)
+        return self._hit_tokens(chain) - self.cache.hit_tokens(chain)
+
+    def _hit_tokens(self, chain: Sequence[bytes]) -> int:
+        tiers = (self.cache,) if self._knobs.host_fault == "miss" else (self.cache, self.host)
+        held = takewhile(lambda name: any(tier.holds(name) for tier in tiers), chain)
+        return sum(BLOCK_TOKENS for _ in held)
 
     async def prefill(self, prompt: bytes, prompt_tokens: int) -> int:
         """Wait for the turn and for the prefill itself; the prompt is then cached.
@@ -61,7 +74,7 @@ class Scheduler:
         chain = block_chain(prompt)
         async with self._prefill_turn:
             knobs = self._knobs
-            cached = self.cache.hit_tokens(chain)
+            cached = self._hit_tokens(chain)
             duration = prefill_s(prompt_tokens, cached, knobs.prefill_tok_per_s) + knobs.overhead_s
             done_at = self._now() + duration * knobs.time_scale
             self._prefilling = True
@@ -71,12 +84,16 @@ class Scheduler:
             finally:
                 self._prefilling = False
                 self.retime()
-            self.cache.insert(chain)
+            self._insert(chain)
         return cached
 
     def remember(self, prompt_and_reply: bytes) -> None:
         """A sequence is complete: its reply is cached too, as in vLLM."""
-        self.cache.insert(block_chain(prompt_and_reply))
+        self._insert(block_chain(prompt_and_reply))
+
+    def _insert(self, chain: Sequence[bytes]) -> None:
+        self.cache.insert(chain)
+        self.host.insert(chain)
 
     @contextmanager
     def sequence(self) -> Iterator[float]:

@@ -57,6 +57,7 @@ class FakeEngine:
             ("GET", "/_fake/stats"): self._stats,
             ("POST", "/_fake/knobs"): self._merge,
             ("POST", "/_fake/reset"): self._reset,
+            ("POST", "/reset_prefix_cache"): self._reset_cache,
         }
 
     @property
@@ -158,8 +159,16 @@ class FakeEngine:
             self.stats.end(record, "rejected", self._now())
             await self._refuse(send, ask, scope["path"])
             return
+        if knobs.host_fault and self.scheduler.from_host(ask.prompt):
+            knobs = self._host_fault(knobs)
         bench = Bench(self.scheduler, self.stats, self._now, self._spent)
         await Reply(bench, knobs, ask, record, scope, send).run(receive)
+
+    def _host_fault(self, knobs: Knobs) -> Knobs:
+        """A prompt comes back from the host's tier, and something else with it."""
+        if knobs.host_fault == "crash":
+            self.die()
+        return merged(knobs, {"reply_text": "another reply than before"})
 
     def _spent(self) -> None:
         limit = self.knobs.die_after_tokens
@@ -211,11 +220,19 @@ class FakeEngine:
         if "die_after_s" in patch:
             self.arm_death()
 
+    async def _reset_cache(self, _: bytes, send: Send) -> None:
+        if not self.knobs.reset_path:
+            await self._refuse(send, refusal.NOT_FOUND, "/reset_prefix_cache")
+            return
+        self.scheduler.cache.clear()
+        await _answer(send, 200, {"success": True})
+
     async def _reset(self, _: bytes, send: Send) -> None:
         # Requests that still run keep the old stats object, so that the new one starts and stays consistent.
         self.stats = Stats()
         self.disarm()
         self.scheduler.cache.clear()
+        self.scheduler.host.clear()
         self.apply(self._first_knobs)
         await _answer(send, 200, {"ok": True})
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -86,15 +87,17 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(knobs: Knobs | None = None, *, key: str | None = None) -> AsyncIterator[Served]:
-    """Serve an engine on a free port of the loopback in the running loop; death closes its sockets."""
+async def serving(
+    knobs: Knobs | None = None, *, key: str | None = None, now: Callable[[], float] = time.monotonic
+) -> AsyncIterator[Served]:
+    """Serve an engine on a free port of the loopback in the running loop; death closes its sockets. `now`: its clock."""
     doors: list[Door] = []
 
     def die(_: Knobs) -> None:
         for door in doors:
             door.slam()
 
-    engine = FakeEngine(knobs, key=key, on_death=die)
+    engine = FakeEngine(knobs, key=key, on_death=die, now=now)
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     door = await listen(engine, sock)

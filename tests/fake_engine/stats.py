@@ -29,6 +29,8 @@ class RequestRecord:
     cached_tokens: int = 0
     sequences: int = 0
     tokens: int = 0
+    read_s: float | None = None
+    """When its prompt had been read. The first token comes then, unless several are packed into one chunk."""
     first_token_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""
@@ -68,8 +70,9 @@ class Stats:
         self.peak_requests = max(self.peak_requests, self.running)
         self.peak_sequences = max(self.peak_sequences, self.sequences)
 
-    def prefilled(self, record: RequestRecord, prompt_tokens: int, cached_tokens: int) -> None:
+    def prefilled(self, record: RequestRecord, prompt_tokens: int, cached_tokens: int, now: float) -> None:
         """Its prefill is done."""
+        record.read_s = now
         record.prompt_tokens, record.cached_tokens = prompt_tokens, cached_tokens
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens

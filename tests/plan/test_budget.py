@@ -267,6 +267,11 @@ def test_a_kv_tier_is_shared_out_over_the_nodes() -> None:
     made = of(found, plan(found, tp=3, targets=targets), BoxMemory((ROOM,) * 3, (0, 0, 1), {0: 1, 1: 1}))
 
     assert [line(bar, "host.kv_tier").bytes for bar in made.nodes] == [6 * GIB, 3 * GIB]
+    rounded = [line(bar, "host.kv_tier.rounded") for bar in made.nodes]
+    assert [(part.bytes, part.moment, part.exact) for part in rounded] == [
+        (6 * GIB, Moment.ROUNDED, False),
+        (3 * GIB, Moment.ROUNDED, False),
+    ]
 
 
 def test_every_line_says_how_it_came_about() -> None:

@@ -159,6 +159,14 @@ CHECKS = (
         "measured: 0.9 GB with the demo model",
     ),
     Check(
+        "mem.host_kv",
+        "FAIL; WARN when only the spare part is missing",
+        "MemAvailable and what each control group still allows, where no plan counts the nodes' memory",
+        "less than [engine] host_kv_gib; WARN: and 30 % of it, and twice as much where vLLM rounds it up",
+        "a smaller [engine] host_kv_gib; VLLM_USE_SIMPLE_KV_OFFLOAD=1",
+        "our own rule: it is pinned and never given back",
+    ),
+    Check(
         "disk.free",
         "FAIL",
         "free bytes where the state folder is",

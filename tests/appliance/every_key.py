@@ -1,0 +1,61 @@
+"""A value for every key of appliance.toml, none of them its default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TOP: dict[str, Any] = {
+    "listen": "127.0.0.1:9000",
+    "public_url": "https://box.example",
+    "model_aliases": ["gpt-*"],
+    "trusted_proxies": ["10.0.0.1"],
+    "state_dir": "/s",
+    "runtime_dir": "/r",
+    "seats_file": "/s/a.toml",
+    "admins_file": "/s/b.toml",
+    "prefix": [{"name": "n", "file": "/p.json", "path": "/v1/messages", "seat": None}],
+}
+DECLARED: dict[str, Any] = {
+    "name": "n",
+    "served_model": "m",
+    "context_tokens": 1000,
+    "floor_tok_per_s": 20.5,
+    "cold_tokens": 100,
+    "streams": 3,
+    "health_path": "/ready",
+    "start_timeout_s": 5.5,
+}
+TABLES: dict[str, dict[str, Any]] = {
+    "admission": {
+        **{"streams": 3, "queue_max": 5, "queue_per_seat": 3, "queue_bytes": 5000},
+        **{"queue_deadline_s": 20.5, "max_stream_s": 100.5, "seat_grace_s": 0.5, "queue_cold_per_seat": 2},
+        **{
+            "spacing": 2.5,
+            "quiet_s": 10.5,
+            "last_wait_s": 30.5,
+            "aged_s": 40.5,
+            "over_share": 2.5,
+            "floor_guard_s": 60.5,
+        },
+    },
+    "gateway": {
+        **{"body_max_bytes": 2048, "body_budget_bytes": 4096, "body_timeout_s": 2.5},
+        "client_stall_s": 2.5,
+        "early_response_s": 0.5,
+        **{"heartbeat_s": 2.5, "first_token_s": 99.5},
+        **{"engine_silence_s": 9.5, "unstreamed_s": 9.5, "drain_s": 0.5},
+        **{"connections": 300, "connections_per_address": 0},
+    },
+    "ledger": {"enabled": False, "keep_days": 90},
+    "prewarm": {"enabled": False, "bodies_bytes": 5000},
+    "plan": {"file": "/p.json", "checkpoint": "/c", "make": True, "kv_gib": 2.5},
+    "preflight": {"gpus": 2, "engine_python": "/e/bin/python"},
+}
+ENGINE: dict[str, dict[str, Any]] = {
+    "embedded": {"kind": "embedded", "model_file": "/m.gguf", "threads": 3, "start_timeout_s": 5.5},
+    "command": {
+        **{"kind": "command", "command": ["x", "{port}"], "env": {"A": "1"}, "grace_s": 1.5},
+        **{"host_kv_gib": 8.5, "host_kv_args": ["--kv", "{host_kv_gib}"], **DECLARED},
+    },
+    "external": {"kind": "external", "url": "http://10.0.0.1:1", "key_file": "/k", **DECLARED},
+}
