@@ -5,7 +5,8 @@ the policy wants to be woken (`wake_at_s`). `limiter.py` carries the effects out
 running reply has; it may be lazy.
 
 The scarce thing is decode time: while the engine reads a cold prompt, nothing else moves. A ticket is the right to one
-stream; F is the predicted time of reading a prompt; a prompt is cold when more than `cold_tokens` of it are not cached.
+stream; F is the predicted time of reading what is not cached of a prompt; a prompt is cold when that is more than
+`cold_tokens` and F at least `short_s`.
 Rules, in the order in which they are applied; the code carries the same numbers.
  1. Order. Requests whose seat holds as many tickets as it may are passed over. Of the others come first
     a. seats within their share of the engine before seats over it (shares.py); one over it that has got nothing for
@@ -24,10 +25,11 @@ Rules, in the order in which they are applied; the code carries the same numbers
     b. Its clock starts when it could first have gone: spacing passed, a ticket free, no cold prompt being read. From
        then on the gate is closed: nobody is admitted, so that running replies can end. Who stands behind turns or
        budgets closes no gate.
-    c. After `quiet_s` it goes anyway. The gate is open again while it is read.
+    c. It goes as soon as all running replies write and none would fall behind its pace by its F.
+    d. After `quiet_s` it goes anyway. The gate is open again while it is read.
  3. The last ticket is given to a warm request only if no running reply falls behind its pace by it: the most that one
-    is behind its line, and F, and what the engine still has to read, are together at most 0. While it must wait nobody
-    overtakes it; after `last_wait_s` it goes anyway.
+    is behind its line, and F, and what the engine still has to read, and MARGIN_S, are together at most 0. While it
+    must wait nobody overtakes it; after `last_wait_s` it goes anyway.
  4. Otherwise a ticket never idles while somebody may run: it is handed over in the call that frees it.
  5. Never more than `streams` tickets are out; none while admission is closed or held.
  6. Refused at arrival, if it cannot run at once: engine or gateway not serving; a bound of the queue, a second cold
@@ -40,13 +42,15 @@ Rules, in the order in which they are applied; the code carries the same numbers
     paused. Closed and held are two things: opening does not end a hold.
 
 Times are seconds of any one monotonic clock. A clock that steps back only delays what is due.
-Source: facts/admission-search.md section 2, policy Q.
+Source: facts/admission-search.md section 2, policy Q; short_s, 2c, MARGIN_S and a spacing of 7 are from the simulation
+(docs/measurements.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import assert_never
 
@@ -94,8 +98,10 @@ HOLD_WEIGHT = 0.1
 """Weight of the newest reply in the running mean of hold times."""
 LAST_WAIT_SHARE = 1 / 2
 """Of the deadline: the last ticket is not withheld from anybody for longer than that."""
+MARGIN_S = 0.25
+"""What is left of every reply's lead at least. Source: the simulation, see docs/measurements.md."""
 LOOK_AGAIN_S = 0.25
-"""How often the paces of running replies are looked at while the last ticket waits for them."""
+"""How often the paces of running replies are looked at while a ticket waits for them."""
 _NOTHING: Mapping[TicketId, Sent] = MappingProxyType({})
 
 
@@ -109,6 +115,7 @@ class Admission:
     _books: Books = field(default_factory=Books)
     _lane: ColdLane = field(default_factory=ColdLane)
     _paced: bool = False
+    _watched: bool = False
     _mean_hold_s: float = HOLD_PRIOR_S
     _holds: int = 0
     _now_s: float = 0.0
@@ -165,7 +172,7 @@ class Admission:
     # Who gets the next ticket (rules 1 to 5)
 
     def _assign(self, now_s: float, sent: Mapping[TicketId, Sent], effects: list[Effect]) -> None:
-        self._paced = False
+        self._paced = self._watched = False
         while self._books.waiting and self._free() > 0:
             best = self._next(now_s, sent)
             if best is None:
@@ -184,19 +191,33 @@ class Admission:
         if cold is not None and may_close:
             self._lane.start_clock(cold, now_s)  # 2b
             go_at_s = self._lane.go_at_s(cold, self.limits)
-            return cold if go_at_s is not None and now_s >= go_at_s else None  # 2c
-        if warm is not None and self._free() == 1 and self._someone_falls_behind(warm, now_s, sent):  # 3
-            self._paced = True
+            if go_at_s is not None and now_s >= go_at_s:  # 2d
+                return cold
+            self._watched = not self._all_can_wait(cold, now_s, sent)  # 2c
+            return None if self._watched else cold
+        if warm is not None and self._free() == 1 and self._must_wait(warm, now_s, sent):  # 3
+            self._paced = self._watched = True
             return None
         return warm  # 4
 
-    def _someone_falls_behind(self, warm: Waiting, now_s: float, sent: Mapping[TicketId, Sent]) -> bool:
-        """Whether a running reply would, if `warm` were read now.  (3)"""
+    def _all_can_wait(self, cold: Waiting, now_s: float, sent: Mapping[TicketId, Sent]) -> bool:
+        """Whether all running replies write, so far ahead that reading `cold` costs none its pace.  (2c)"""
+        all_write = all(reply.read_s is not None or not reply.streamed for reply in self._books.running.values())
+        return all_write and self._late_s(cold, now_s, sent) <= 0
+
+    def _must_wait(self, warm: Waiting, now_s: float, sent: Mapping[TicketId, Sent]) -> bool:
+        """Whether a running reply would fall behind, if `warm` were read now.  (3)"""
         last_wait_s = min(self.limits.last_wait_s, LAST_WAIT_SHARE * self.limits.queue_deadline_s)
         if now_s >= warm.arrived_s + last_wait_s or not self.limits.gated:
             return False
+        return self._late_s(warm, now_s, sent) > 0
+
+    def _late_s(self, waiting: Waiting, now_s: float, sent: Mapping[TicketId, Sent]) -> float:
+        """How far behind its pace some running reply would come by reading `waiting` now; -inf = there is none."""
         behind_s = self._books.most_behind_s(sent, self.limits.floor_tok_per_s, now_s)
-        return behind_s is not None and behind_s + warm.cost.prefill_s + self._books.unread_s(now_s) > 0
+        if behind_s is None:
+            return -inf
+        return behind_s + waiting.cost.prefill_s + self._books.unread_s(now_s) + MARGIN_S
 
     def _grant(self, waiting: Waiting, now_s: float) -> None:
         cold = is_cold(waiting.cost, self.limits)
@@ -371,7 +392,7 @@ class Admission:
             due += [waiting.turn_from_s, waiting.equal_from_s] if go_at_s is None else [go_at_s]
             due.append(starved_at_s(self._books, self.limits, waiting.seat))
         due += [running.assumed_read_s for running in self._books.running.values() if running.read_s is None]
-        if self._paced:
+        if self._watched:
             due.append(now_s + LOOK_AGAIN_S)
         return [at_s for at_s in due if at_s > now_s]
 

@@ -137,14 +137,9 @@ class Books:
             self.unserved_s = kept
 
     def unread_s(self, now_s: float) -> float:
-        """Predicted seconds of reading that the engine still has before it. It reads one prompt after another, so what
-        it reads now was begun when it got its ticket, or when the one before had been read."""
-        unread = [running for running in self.running.values() if not running.is_read(now_s)]
-        if not unread:
-            return 0.0
-        begun_s = min(running.since_s for running in unread)
-        begun_s = max([begun_s, *(other.read_s for other in self.running.values() if other.read_s is not None)])
-        return max(0.0, sum(running.cost.prefill_s for running in unread) - (now_s - begun_s))
+        """Predicted seconds of reading that the engine still has before it. What it has done of it is not taken off: a
+        prompt may have come to it later than its ticket, and a reply that falls behind is worse than one that waits."""
+        return sum(running.cost.prefill_s for running in self.running.values() if not running.is_read(now_s))
 
     def most_behind_s(self, sent: Mapping[TicketId, Sent], floor_tok_per_s: float, now_s: float) -> float | None:
         """Of the running replies that are not lost, how far the last one is behind its pace; None = nobody has one."""
@@ -159,7 +154,7 @@ def behind_s(running: Running, sent: Sent | None, floor_tok_per_s: float, now_s:
 
     Source: facts/admission-search.md section 2: seconds since its first token, less its tokens over the floor.
     """
-    if running.read_s is None or not running.streamed or sent is None:
+    if running.read_s is None or not running.streamed:
         return None
-    at_s = max(sent.at_s, now_s - BURST_S)
-    return at_s - running.read_s - sent.tokens / floor_tok_per_s
+    tokens, at_s = (sent.tokens, max(sent.at_s, now_s - BURST_S)) if sent is not None else (0.0, now_s)
+    return at_s - running.read_s - tokens / floor_tok_per_s

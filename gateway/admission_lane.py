@@ -74,8 +74,9 @@ def quiet_s(limits: Limits) -> float:
 
 
 def is_cold(cost: Cost, limits: Limits) -> bool:
-    """Whether so much of a prompt is not cached that reading it stops everybody for long."""
-    return cost.uncached_tokens > limits.cold_tokens and limits.gated
+    """Whether so much of a prompt is not cached that reading it stops everybody for long. One that is read in a few
+    seconds is not cold, whatever its length: it would fill the lane for nothing."""
+    return cost.uncached_tokens > limits.cold_tokens and cost.prefill_s >= limits.short_s and limits.gated
 
 
 def reading(books: Books, now_s: float) -> Running | None:

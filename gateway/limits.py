@@ -18,6 +18,7 @@ def limits_of(settings: AdmissionSettings, profile: EngineProfile, streams: int)
         streams=streams,
         floor_tok_per_s=profile.floor_tok_per_s,
         cold_tokens=profile.cold_tokens,
+        short_s=settings.short_s,
         spacing=settings.spacing,
         quiet_s=settings.quiet_s,
         last_wait_s=settings.last_wait_s,

@@ -37,6 +37,7 @@ MODULES = {
     "admins": "admins",
     "checkpoint": "checkpoint",
     "plan": "plan",
+    "simulate": "simulate",
 }
 """Every verb, and its module in this folder, in the order of the help."""
 GROUPS = {

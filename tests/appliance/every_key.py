@@ -30,6 +30,7 @@ TABLES: dict[str, dict[str, Any]] = {
         **{"streams": 3, "queue_max": 5, "queue_per_seat": 3, "queue_bytes": 5000},
         **{"queue_deadline_s": 20.5, "max_stream_s": 100.5, "seat_grace_s": 0.5, "queue_cold_per_seat": 2},
         **{
+            "short_s": 2.5,
             "spacing": 2.5,
             "quiet_s": 10.5,
             "last_wait_s": 30.5,
