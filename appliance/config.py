@@ -38,6 +38,7 @@ from appliance.engine.settings import (
 )
 from appliance.errors import ConfigError
 from appliance.plan.settings import PlanSettings
+from gateway.prewarm.settings import Prefixes, PrewarmSettings
 from gateway.settings import AdmissionSettings, LedgerSettings, LimitSettings
 from gateway.toml_lines import parse_toml, validation_error
 from gateway.unixserver import PATH_MAX_BYTES
@@ -59,6 +60,7 @@ _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "admission": (AdmissionSettings,),
     "gateway": (LimitSettings,),
     "ledger": (LedgerSettings,),
+    "prewarm": (PrewarmSettings,),
     "plan": (PlanSettings,),
     "preflight": (PreflightSettings,),
 }
@@ -69,7 +71,8 @@ def _kind_or_embedded(table: Any) -> Any:
 
 
 class Config(BaseSettings):
-    """Everything an operator may set. Tables: [engine], [admission], [gateway], [ledger], [plan], [preflight]."""
+    """Everything an operator may set. Tables: [engine], [admission], [gateway], [ledger], [prewarm], [[prefix]],
+    [plan], [preflight]."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -107,6 +110,10 @@ class Config(BaseSettings):
     """Bodies, slow clients, heartbeats, drain."""
     ledger: LedgerSettings = LedgerSettings()
     """Who used what, and how long that is kept."""
+    prewarm: PrewarmSettings = PrewarmSettings()
+    """What is read into the engine while nobody uses it."""
+    prefix: Prefixes = ()
+    """Beginnings that many requests share, read into the engine before they come. Default none."""
     plan: PlanSettings = PlanSettings()
     """Which weights sit in host RAM."""
     preflight: PreflightSettings = PreflightSettings()
@@ -292,12 +299,17 @@ def _paths(config: Config, base: Path, environ: Mapping[str, str]) -> Paths:
 def _anchored(config: Config, base: Path) -> Config:
     """`config` with the paths inside its tables made absolute."""
     fields = ("model_file", "key_file", "file", "checkpoint", "engine_python")
-    moved = {}
+    moved: dict[str, Any] = {}
     for name in ("engine", "plan", "preflight"):
         table = getattr(config, name)
         paths = {field: base / value for field in fields if (value := getattr(table, field, None))}
         if paths:
             moved[name] = table.model_copy(update=paths)
+    if config.prefix:
+        moved["prefix"] = tuple(
+            prefix.model_copy(update={"file": base / prefix.file}) if prefix.file else prefix
+            for prefix in config.prefix
+        )
     return config.model_copy(update=moved) if moved else config
 
 

@@ -207,6 +207,8 @@ class Daemon:
             admission=config.admission,
             limits=config.gateway,
             ledger=config.ledger,
+            prewarm=config.prewarm,
+            prefixes=config.prefix,
         )
 
     # Verbs

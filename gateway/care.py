@@ -6,6 +6,7 @@ curve of how fast the engine reads; what it was found to take teaches both.
 Rules:
 - A prompt begins in the index in the call that grants its ticket and ends there before the ticket comes back, so that
   the next decision is taken on the cache as it is then.
+- Prompts reach the engine in the order of their tickets where it matters: a cold one before those after it.
 - The curve learns only from prompts that the engine read alone, from sending to the first token.
 - An engine that sends nothing of one stream while others move keeps it back (tool calls, above all): the stream goes on
   at its own pace until it is heard of again.
@@ -36,12 +37,17 @@ from gateway.taps import Tap
 if TYPE_CHECKING:
     from gateway.limiter import Place
 
+LEAD_S = 1.0
+"""A long body takes longer to send, and an engine longer to take it in, than a short one: so long, or as long as it is
+read if that is less, a cold prompt is ahead of what gets its ticket after it. Else the engine would read the short one
+first, and keep its reply waiting while it reads the long one. Costs nothing: nothing else is read meanwhile."""
+
 
 @dataclass(slots=True, eq=False)
 class Prompt:
     """One request's prompt, from its arrival until its ticket is back. `tap()`: of its reply, once there is one.
-    `turn`: what the prefix watch found, None for a helper. `place`: its place in line. `clean_s`: how long it was
-    read, if alone."""
+    `turn`: what the prefix watch found, None for a helper. `place`: its place in line. `uncached_tokens`: what it was
+    taken for when it got its ticket. `clean_s`: how long it was read, if alone."""
 
     care: Care
     print_: Fingerprint
@@ -52,10 +58,13 @@ class Prompt:
     turn: Turn | None = None
     place: Place | None = None
     ticket: TicketId | None = None
+    uncached_tokens: int | None = None
     read: bool = False
     cold: bool = False
     clean_s: float | None = None
     _reading: Reading | None = None
+    _send_at_s: float = 0.0
+    _lead_until_s: float = 0.0
 
     @property
     def meter(self) -> Meter | None:
@@ -71,10 +80,18 @@ class Prompt:
 
     def granted(self, ticket: TicketId) -> None:
         """It goes to the engine."""
-        self.ticket = ticket
-        self.cold = self.price().uncached_tokens > self.care.cold_tokens
-        self._reading = self.care.index.begin(self.print_, self.seat, self.care.now())
+        price, now_s = self.price(), self.care.now()
+        self.ticket, self.uncached_tokens = ticket, price.uncached_tokens
+        self.cold = price.uncached_tokens > self.care.cold_tokens
+        self._send_at_s = self.care.lead_until_s()
+        self._lead_until_s = now_s + min(LEAD_S, price.prefill_s) if self.cold else 0.0
+        self._reading = self.care.index.begin(self.print_, self.seat, now_s)
         self.care.granted(ticket, self)
+
+    async def in_turn(self) -> None:
+        """Wait until a cold prompt that got its ticket before is at the engine."""
+        if (wait_s := self._send_at_s - self.care.now()) > 0:
+            await asyncio.sleep(wait_s)
 
     def first_token(self) -> None:
         """The engine has read it."""
@@ -141,10 +158,10 @@ class Care:
 
     def engine_started(self, state: EngineState) -> None:
         """Another start of the engine: its cache is empty, its speed is what it was."""
-        streams = state.profile.streams
-        capacity = state.context_tokens * streams if state.context_tokens else None
-        if self.index.capacity_tokens is None:
-            self.index.capacity_tokens = capacity
+        if state.host_kv.on:  # nobody says how many tokens its bytes are: what is lost will tell
+            self.index.capacity_tokens = None
+        elif self.index.capacity_tokens is None and state.context_tokens:
+            self.index.capacity_tokens = state.context_tokens * state.profile.streams
         self.index.clear()
         self.known = self.learned.of(state.profile.name, state.models[0] if state.models else "")
         self.known.paces.forget_rolling()
@@ -214,6 +231,10 @@ class Care:
         ):
             return Sent(sent.tokens + sent.tokens / spent_s * (heard_s - sent.at_s), heard_s)
         return sent
+
+    def lead_until_s(self) -> float:
+        """Until when the cold prompt that is being read is on its way to the engine; 0 = none is."""
+        return max((prompt._lead_until_s for prompt in self.running.values() if not prompt.read), default=0.0)
 
     @property
     def cap(self) -> int:

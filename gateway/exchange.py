@@ -204,8 +204,7 @@ class Exchange:
         await self._ticket(place)
         self.outcome.queue_s = self._loop.time() - self.read_s
         self.step = "prefill"
-        reply = await self._send_to(engine)
-        self.reply = reply
+        reply = self.reply = await self._send_to(engine)
         forget = self._loop.call_later(BODY_KEPT_S, self._forget_body, reservation)
         try:
             if self.end_with is not None:
@@ -250,6 +249,7 @@ class Exchange:
     async def _send_to(self, engine: Engine) -> EngineReply:
         prepared, prompt = self.prepared, self.prompt
         assert prepared is not None and prompt is not None  # noqa: PT018
+        await prompt.in_turn()
         headers = {"x-request-id": self.outcome.request_id, "accept": "*/*"}
         if engine.key is not None:
             headers["authorization"] = f"Bearer {engine.key}"
@@ -382,11 +382,11 @@ class Exchange:
     def _close_books(self) -> None:
         outcome, meter, core = self.outcome, self.meter, self.core
         self.word("failed")
-        now_s = self._loop.time()
-        outcome.duration_s = now_s - self.arrived_s
-        if self.call is not None:
+        outcome.duration_s = self._loop.time() - self.arrived_s
+        if self.call is not None and self.prompt is not None:
             outcome.run, outcome.turn, outcome.helper = self.call.run.key, self.call.turn, self.call.helper
-            core.runs.end(self.call, now_s)
+            outcome.uncached_tokens = self.prompt.uncached_tokens
+            core.runs.end(self.call, self.arrived_s + outcome.duration_s)
         if meter is None:
             return
         outcome.measured(meter, self.arrived_s)

@@ -16,6 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from gateway.metrics_families import gauge, one_of
+from gateway.metrics_prompts import prompt_metrics
 from gateway.overlay import Mode
 from gateway.snapshot import Times
 from gateway.state import Phase, Severity
@@ -56,6 +58,7 @@ class _Status(Collector):
             yield from _seats(self._view)
             yield from _budgets(self._view)
             yield from _operator(self._view)
+            yield from prompt_metrics(self._view)
 
 
 def render(view: StatusView) -> tuple[bytes, str]:
@@ -65,28 +68,15 @@ def render(view: StatusView) -> tuple[bytes, str]:
     return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
-def _gauge(name: str, help: str, value: float | Figure | None) -> Iterator[Metric]:
-    number = value.value if isinstance(value, Figure) else value
-    if number is not None:
-        yield GaugeMetricFamily(name, help, value=number)
-
-
-def _one_of(name: str, help: str, label: str, words: list[str], now: str) -> Metric:
-    family = GaugeMetricFamily(name, help, labels=[label])
-    for word in words:
-        family.add_metric([word], float(word == now))
-    return family
-
-
 def _box(view: StatusView) -> Iterator[Metric]:
     info = GaugeMetricFamily("moe_build_info", "1; the version is in the label.", labels=["version"])
     info.add_metric([view.version], 1.0)
     yield info
-    yield from _gauge("moe_uptime_seconds", "Time since the daemon started.", view.uptime)
-    yield _one_of(
+    yield from gauge("moe_uptime_seconds", "Time since the daemon started.", view.uptime)
+    yield one_of(
         "moe_verdict", "1 for how the box is: ok, warn or bad.", "tone", ["ok", "warn", "bad"], view.verdict.tone
     )
-    yield _one_of(
+    yield one_of(
         "moe_gateway_state",
         "1 for the state of the gateway.",
         "state",
@@ -111,23 +101,23 @@ def _flat(rows: tuple[FindingRow, ...]) -> Iterator[FindingRow]:
 
 def _engine(view: StatusView) -> Iterator[Metric]:
     engine = view.engine
-    yield _one_of("moe_engine_phase", "1 for the engine's phase.", "phase", [str(p) for p in Phase], engine.phase)
+    yield one_of("moe_engine_phase", "1 for the engine's phase.", "phase", [str(p) for p in Phase], engine.phase)
     yield CounterMetricFamily("moe_engine_restarts_total", "Starts after a crash.", value=engine.restarts)
-    yield from _gauge("moe_engine_start_progress_ratio", "How far this step of a start is, 0 to 1.", engine.progress)
-    yield from _gauge("moe_engine_uptime_seconds", "Time since the engine became ready.", engine.uptime)
-    yield from _gauge("moe_engine_retry_seconds", "Time until the engine is started again.", engine.retry_in)
-    yield from _gauge("moe_engine_context_tokens", "Longest context, tokens.", engine.context_tokens)
-    yield from _gauge("moe_engine_floor_tokens_per_second", "Pace promised to one stream.", engine.floor)
-    yield from _gauge("moe_engine_warm_tokens_per_second", "Pace measured by the warm-up.", engine.warm_pace)
-    yield from _gauge("moe_engine_demo", "1 for a demo model.", float(engine.demo_label is not None))
+    yield from gauge("moe_engine_start_progress_ratio", "How far this step of a start is, 0 to 1.", engine.progress)
+    yield from gauge("moe_engine_uptime_seconds", "Time since the engine became ready.", engine.uptime)
+    yield from gauge("moe_engine_retry_seconds", "Time until the engine is started again.", engine.retry_in)
+    yield from gauge("moe_engine_context_tokens", "Longest context, tokens.", engine.context_tokens)
+    yield from gauge("moe_engine_floor_tokens_per_second", "Pace promised to one stream.", engine.floor)
+    yield from gauge("moe_engine_warm_tokens_per_second", "Pace measured by the warm-up.", engine.warm_pace)
+    yield from gauge("moe_engine_demo", "1 for a demo model.", float(engine.demo_label is not None))
 
 
 def _plan(view: StatusView) -> Iterator[Metric]:
     plan = view.plan
     if plan is None:
         return
-    yield from _gauge("moe_plan_fits", "1 when every card and node holds what the plan puts there.", float(plan.fits))
-    yield from _gauge("moe_plan_cold_experts", "Experts that the plan keeps in host RAM.", plan.cold)
+    yield from gauge("moe_plan_fits", "1 when every card and node holds what the plan puts there.", float(plan.fits))
+    yield from gauge("moe_plan_cold_experts", "Experts that the plan keeps in host RAM.", plan.cold)
     held = GaugeMetricFamily("moe_budget_bytes", "What a card or node must hold.", labels=["place", "line"])
     most = GaugeMetricFamily("moe_budget_capacity_bytes", "What a card or node has.", labels=["place"])
     for bar in plan.bars:
@@ -140,31 +130,31 @@ def _plan(view: StatusView) -> Iterator[Metric]:
 
 def _streams(view: StatusView) -> Iterator[Metric]:
     lanes, numbers = view.lanes, view.numbers
-    yield from _gauge("moe_streams_running", "Streams that hold a ticket.", lanes.busy)
-    yield from _gauge("moe_streams_max", "Streams that may run at once.", lanes.streams_max)
+    yield from gauge("moe_streams_running", "Streams that hold a ticket.", lanes.busy)
+    yield from gauge("moe_streams_max", "Streams that may run at once.", lanes.streams_max)
     below = sum(lane.below_floor for lane in lanes.rows)
-    yield from _gauge("moe_streams_below_floor", "Streams slower than the floor; paces are estimates.", below)
+    yield from gauge("moe_streams_below_floor", "Streams slower than the floor; paces are estimates.", below)
     paces = [lane.tok_per_s.value for lane in lanes.rows if lane.tok_per_s.value is not None]
     slowest = min(paces, default=None)
-    yield from _gauge("moe_stream_slowest_tokens_per_second", "Pace of the slowest stream, an estimate.", slowest)
-    yield from _gauge("moe_queue_depth", "Requests in line.", view.queue.depth)
-    yield from _gauge("moe_queue_max", "Requests that may wait.", view.queue.max)
-    yield from _gauge("moe_runs_active", "Agents' runs with a request in the last 90 s.", numbers.runs)
-    yield from _gauge("moe_stream_hold_seconds", "Mean time of a stream.", numbers.mean_hold)
-    yield from _gauge("moe_body_bytes", "Bytes of request bodies held now.", numbers.body_bytes)
-    yield from _gauge("moe_body_budget_bytes", "Bytes of request bodies that may be held.", numbers.body_budget_bytes)
+    yield from gauge("moe_stream_slowest_tokens_per_second", "Pace of the slowest stream, an estimate.", slowest)
+    yield from gauge("moe_queue_depth", "Requests in line.", view.queue.depth)
+    yield from gauge("moe_queue_max", "Requests that may wait.", view.queue.max)
+    yield from gauge("moe_runs_active", "Agents' runs with a request in the last 90 s.", numbers.runs)
+    yield from gauge("moe_stream_hold_seconds", "Mean time of a stream.", numbers.mean_hold)
+    yield from gauge("moe_body_bytes", "Bytes of request bodies held now.", numbers.body_bytes)
+    yield from gauge("moe_body_budget_bytes", "Bytes of request bodies that may be held.", numbers.body_budget_bytes)
     yield from _times("moe_queue_wait_seconds", "Waits for a ticket.", view.queue_wait)
     yield from _times("moe_first_token_seconds", "From a request to its first token, wait included.", view.first_token)
     yield from _connections(numbers)
     for row in view.files:
         name, help = f"moe_{row.kind}_file_broken", f"1 while the file of {row.kind} on disk cannot be used."
-        yield from _gauge(name, help, float(row.state == "broken"))
+        yield from gauge(name, help, float(row.state == "broken"))
     outcomes = CounterMetricFamily("moe_outcomes_total", "Requests of everybody, known or not.", labels=["outcome"])
     for outcome in (*_OUTCOMES, "left"):
         figure: Figure = getattr(numbers, outcome)
         outcomes.add_metric([outcome], figure.value or 0.0)
     yield outcomes
-    yield from _gauge("moe_gateway_start_time_seconds", "When the gateway started, epoch.", view.gateway.started_s)
+    yield from gauge("moe_gateway_start_time_seconds", "When the gateway started, epoch.", view.gateway.started_s)
 
 
 def _times(name: str, help: str, times: Times | None) -> Iterator[Metric]:
@@ -175,8 +165,8 @@ def _times(name: str, help: str, times: Times | None) -> Iterator[Metric]:
 
 
 def _connections(numbers: NumbersView) -> Iterator[Metric]:
-    yield from _gauge("moe_connections_open", "Connections of clients.", numbers.connections)
-    yield from _gauge("moe_connections_max", "Connections that may be open.", numbers.connections_max)
+    yield from gauge("moe_connections_open", "Connections of clients.", numbers.connections)
+    yield from gauge("moe_connections_max", "Connections that may be open.", numbers.connections_max)
     for name, help, figure in (
         ("moe_connections_refused_total", "Connections for which there was no room.", numbers.connections_refused),
         ("moe_connections_given_up_total", "Idle connections closed for others.", numbers.connections_given_up),
@@ -234,27 +224,27 @@ def _budgets(view: StatusView) -> Iterator[Metric]:
 
 def _operator(view: StatusView) -> Iterator[Metric]:
     modes = [str(mode) for mode in Mode]
-    yield _one_of("moe_operator_mode", "1 for the mode that an operator set.", "mode", modes, view.operator.mode)
+    yield one_of("moe_operator_mode", "1 for the mode that an operator set.", "mode", modes, view.operator.mode)
     by_hand = float(sum(bool(seat.off_by) for seat in view.seats))
-    yield from _gauge("moe_seats_off_by_hand", "Seats that an operator switched off.", by_hand)
+    yield from gauge("moe_seats_off_by_hand", "Seats that an operator switched off.", by_hand)
     if view.ledger is not None:
         ledger = view.ledger
-        yield from _gauge("moe_ledger_ok", "1 while every request is kept.", float(ledger.ok))
-        yield from _gauge("moe_ledger_rows", "Requests in the ledger.", ledger.rows)
-        yield from _gauge("moe_ledger_bytes", "Size of the ledger on disk.", ledger.size)
+        yield from gauge("moe_ledger_ok", "1 while every request is kept.", float(ledger.ok))
+        yield from gauge("moe_ledger_rows", "Requests in the ledger.", ledger.rows)
+        yield from gauge("moe_ledger_bytes", "Size of the ledger on disk.", ledger.size)
         yield CounterMetricFamily(
             "moe_ledger_rows_lost_total", "Requests that could not be kept.", value=ledger.lost.value or 0.0
         )
     if view.fifth is not None and view.fifth.enough:
-        yield from _gauge(
+        yield from gauge(
             "moe_above_streams_ratio", "Share of working time in which more streams were wanted.", view.fifth.chance
         )
 
 
 def _gauges(gauges: GaugesView) -> Iterator[Metric]:
     """Figures that are too old to act on are left out."""
-    yield from _gauge("moe_gpu_gauges_stale", "1 while the cards do not answer.", float(gauges.stale))
-    yield from _gauge("moe_gpu_gauges_age_seconds", "Time since the cards answered.", gauges.age)
+    yield from gauge("moe_gpu_gauges_stale", "1 while the cards do not answer.", float(gauges.stale))
+    yield from gauge("moe_gpu_gauges_age_seconds", "Time since the cards answered.", gauges.age)
     if gauges.stale:
         return
     for name, help, field in _GPU_FIGURES:

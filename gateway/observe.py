@@ -7,8 +7,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from gateway.admission_types import AdmissionView
+from gateway.admission_types import AdmissionView, TicketId
 from gateway.core import Core
+from gateway.exchange import Exchange
+from gateway.history import Look
 from gateway.keyfile import HeldFile
 from gateway.learning.watch_findings import watch_findings
 from gateway.ledger.view import ledger_findings, month_of
@@ -27,6 +29,7 @@ from gateway.snapshot import (
     Times,
     WaitingView,
 )
+from gateway.standing import Standing
 from gateway.state import Finding
 from gateway.tallies import BOUNDS_S, Histogram
 
@@ -41,30 +44,62 @@ EVENTS_SHOWN = 50
 def snapshot(core: Core) -> GatewaySnapshot:
     """Everything the page shows of this process, now."""
     now_s = core.limiter.loop.time()
-    policy = core.limiter.policy
-    admission = policy.standing(now_s).view()
-    by_ticket = {exchange.place.id: exchange for exchange in core.live if exchange.place is not None}
-    running = []
-    for id, seat, since_s in admission.running:
-        exchange = by_ticket.get(id)
-        if exchange is None:
-            continue
-        meter = exchange.meter
-        running.append(
-            StreamView(
-                request_id=exchange.outcome.request_id,
-                seat=seat,
-                route=exchange.outcome.route,
-                step=exchange.step,
-                age_s=now_s - since_s,
-                tokens=meter.tokens if meter else 0,
-                tok_per_s=meter.tok_per_s if meter else None,
-                estimated=meter.estimated if meter else True,
-            )
+    standing = core.limiter.policy.standing(now_s)
+    admission = standing.view()
+    return GatewaySnapshot(
+        at_s=time.time(),
+        started_s=core.started_s,
+        pid=os.getpid(),
+        draining=core.draining,
+        closed=str(admission.closed) if admission.closed else None,
+        streams_max=admission.limits.streams,
+        running=_running(core, admission, now_s),
+        waiting=_waiting(core, admission, standing, now_s),
+        queue_max=admission.limits.queue_max,
+        queue_deadline_s=admission.limits.queue_deadline_s,
+        mean_hold_s=admission.mean_hold_s if admission.measured_holds else None,
+        body_bytes=core.bodies.used_bytes,
+        body_budget_bytes=core.bodies.total_bytes,
+        seats=_seats(core, admission),
+        files=(_file(core.seats, core.seats.value), _file(core.admins, core.admins.value)),
+        outcomes=dict(sum_by_word(core.outcomes)),
+        runs=core.runs.active(now_s),
+        history=core.history.view(now_s, time.time()),
+        events=core.events.recent(EVENTS_SHOWN),
+        findings=(*core.overlay.findings(), *ledger_findings(core), *_engine_findings(core, now_s)),
+        ledger=core.ledger.state if core.ledger is not None else None,
+        lane=_lane(admission),
+        speed=_speed(core, now_s),
+        cache=_cache(core, now_s),
+        prewarm=core.prewarm.state,
+        watch=core.care.watch.rows(now_s),
+        **_mode(core.overlay.value),
+        **_measured(core),
+    )
+
+
+def _running(core: Core, admission: AdmissionView, now_s: float) -> tuple[StreamView, ...]:
+    by_ticket = _by_ticket(core)
+    return tuple(
+        StreamView(
+            request_id=exchange.outcome.request_id,
+            seat=seat,
+            route=exchange.outcome.route,
+            step=exchange.step,
+            age_s=now_s - since_s,
+            tokens=meter.tokens if meter else 0,
+            tok_per_s=meter.tok_per_s if meter else None,
+            estimated=meter.estimated if meter else True,
         )
-    standing = policy.standing(now_s)
-    waits, why = standing.predicted_waits(), standing.waits()
-    waiting = tuple(
+        for id, seat, since_s in admission.running
+        if (exchange := by_ticket.get(id)) is not None
+        for meter in (exchange.meter,)
+    )
+
+
+def _waiting(core: Core, admission: AdmissionView, standing: Standing, now_s: float) -> tuple[WaitingView, ...]:
+    by_ticket, waits, why = _by_ticket(core), standing.predicted_waits(), standing.waits()
+    return tuple(
         WaitingView(
             request_id=by_ticket[id].outcome.request_id if id in by_ticket else "",
             seat=seat,
@@ -79,36 +114,10 @@ def snapshot(core: Core) -> GatewaySnapshot:
         )
         for position, (id, seat, arrived_s) in enumerate(admission.waiting, start=1)
     )
-    return GatewaySnapshot(
-        at_s=time.time(),
-        started_s=core.started_s,
-        pid=os.getpid(),
-        draining=core.draining,
-        closed=str(admission.closed) if admission.closed else None,
-        streams_max=admission.limits.streams,
-        running=tuple(running),
-        waiting=waiting,
-        queue_max=admission.limits.queue_max,
-        queue_deadline_s=admission.limits.queue_deadline_s,
-        mean_hold_s=admission.mean_hold_s if admission.measured_holds else None,
-        body_bytes=core.bodies.used_bytes,
-        body_budget_bytes=core.bodies.total_bytes,
-        seats=_seats(core, admission),
-        files=(_file(core.seats, core.seats.value), _file(core.admins, core.admins.value)),
-        outcomes=dict(sum_by_word(core.outcomes)),
-        runs=core.runs.active(now_s),
-        history=core.history.view(now_s, time.time()),
-        events=core.events.recent(EVENTS_SHOWN),
-        findings=(*core.overlay.findings(), *ledger_findings(core), *core.prewarm.findings()),
-        ledger=core.ledger.state if core.ledger is not None else None,
-        lane=_lane(admission),
-        speed=_speed(core, now_s),
-        cache=_cache(core, now_s),
-        prewarm=core.prewarm.state,
-        watch=core.care.watch.rows(now_s),
-        **_mode(core.overlay.value),
-        **_measured(core),
-    )
+
+
+def _by_ticket(core: Core) -> dict[TicketId, Exchange]:
+    return {exchange.place.id: exchange for exchange in core.live if exchange.place is not None}
 
 
 def _lane(admission: AdmissionView) -> LaneSnapshot:
@@ -117,6 +126,7 @@ def _lane(admission: AdmissionView) -> LaneSnapshot:
     tokens = {id: cost.uncached_tokens for id, cost in admission.costs.items()}
     return LaneSnapshot(
         cold_tokens=admission.limits.cold_tokens,
+        short_s=admission.limits.short_s,
         reading_seat=seats[lane.reading] if lane.reading is not None else "",
         reading_tokens=tokens[lane.reading] if lane.reading is not None else None,
         reading_left_s=lane.reading_left_s,
@@ -181,9 +191,19 @@ def note_history(core: Core) -> None:
         if exchange.place is not None and exchange.meter is not None and exchange.meter.tokens >= SETTLED_TOKENS
     ]
     slowest = min((pace for pace in paces if pace is not None), default=None)
-    total = core.tallies.total
-    streams = len(core.limiter.view().running)
-    core.history.add(core.limiter.loop.time(), streams, slowest, total.prompt_tokens, total.cached_tokens)
+    total, now_s = core.tallies.total, core.limiter.loop.time()
+    standing = core.limiter.policy.standing(now_s)
+    lane = standing.lane()
+    look = Look(
+        streams=len(standing.books.running),
+        slowest_tok_per_s=slowest,
+        prompt_tokens=total.prompt_tokens,
+        cached_tokens=total.cached_tokens,
+        reading=lane.reading is not None,
+        closed=lane.closed,
+        waiting=Counter(str(wait.kind) for wait in standing.waits().values()),
+    )
+    core.history.add(now_s, look)
 
 
 def sum_by_word(outcomes: Counter[tuple[str, str]]) -> Counter[str]:
@@ -219,6 +239,7 @@ def _seats(core: Core, admission: AdmissionView) -> tuple[SeatView, ...]:
                 cached_tokens=tally.cached_tokens,
                 hit_share=tally.hit_share,
                 expected_share=_expected_share(core, name),
+                expected_tokens=hits.expected_tokens if (hits := core.care.index.hits.get(name)) is not None else 0,
                 over_share=name in admission.over_share,
                 wait_p95_s=tally.wait_p95_s,
                 off_by=account.off_by,

@@ -78,9 +78,11 @@ class SeatView(_Wire):
 
 
 class LaneSnapshot(_Wire):
-    """The cold lane; see admission_types.Lane. `cold_tokens`: what makes a prompt cold; seats are "" for none."""
+    """The cold lane; see admission_types.Lane. `cold_tokens`, `short_s`: a prompt of which more is not cached, and that
+    takes as long to read, is cold; seats are "" for none."""
 
     cold_tokens: int
+    short_s: float = 0.0
     reading_seat: str = ""
     reading_tokens: int | None = None
     reading_left_s: float = 0.0
@@ -93,7 +95,7 @@ class LaneSnapshot(_Wire):
 
 class CacheView(_Wire):
     """What the engine's cache is believed to hold, tokens; `capacity_tokens` None = not known. `losses`: how often the
-    engine had less than was believed, `losses_lately` in the last 5 min. `host_tokens`: of a KV tier in host RAM."""
+    engine had less than was believed, `losses_lately` in the last 5 min."""
 
     held_tokens: int
     capacity_tokens: int | None
@@ -129,7 +131,7 @@ class HistoryView(_Wire):
     """The last hour in steps of `step_s`, oldest first, the last one ending at `until_s` (wall clock). None = nothing
     was measured in that step. `streams`: the most that ran at once; `slowest_tok_per_s`: the slowest stream's pace;
     `cached_share`: cached of prompt tokens of the requests that ended, 0..1; `reading_share`: of the time, in which a
-    cold prompt was read. Since the gateway started: `reading_s` of that, `closed_s` with the gate closed, and `waited_s`
+    cold prompt was read. Since the gateway started: `reading_s` of that, `closed_s` with the gate closed, `waited_s`
     that requests have waited, by WaitKind."""
 
     step_s: float

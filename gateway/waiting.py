@@ -20,7 +20,7 @@ def said(wait: Wait) -> str:
 
 
 def told(wait: Wait, seat: str) -> str:
-    """For the operator, of a wait that is about a prompt of `seat`: `a ~128K prompt of ana is read first, about 14 s`."""
+    """For the operator, where the wait is about a prompt of `seat`: `a ~128K prompt of ana is read first`."""
     return _clause(wait, _Words("its seat", seat or "its own seat", seat or "another seat"))
 
 

@@ -24,6 +24,7 @@ from appliance.plan import pages
 from appliance.plan.settings import PlanSettings
 from gateway.agents.text import page as agents
 from gateway.keyfile import AdminRow, PreviousKey, SeatRow
+from gateway.prewarm.settings import PrefixSettings, PrewarmSettings
 from gateway.settings import AdmissionSettings, LedgerSettings, LimitSettings
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -31,6 +32,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "admission": AdmissionSettings,
     "gateway": LimitSettings,
     "ledger": LedgerSettings,
+    "prewarm": PrewarmSettings,
     "plan": PlanSettings,
     "preflight": PreflightSettings,
 }
@@ -60,7 +62,7 @@ folder: `./appliance.toml` is not looked for, since anybody may have put it ther
 def configuration() -> str:
     """The whole page."""
     parts = [HEAD, "\n## Top of the file\n"]
-    tables = {"engine", *TABLES}
+    tables = {"engine", "prefix", *TABLES}
     for name, field in Config.model_fields.items():
         if name not in tables:
             parts.append(_entry(name, field, PREFIX + name.upper()))
@@ -71,6 +73,8 @@ def configuration() -> str:
     for table, model in TABLES.items():
         parts.append(f"\n## [{table}]\n\n{_about(model)}\n")
         parts += (_entry(n, f, f"{PREFIX}{table.upper()}__{n.upper()}") for n, f in model.model_fields.items())
+    parts.append(f"\n## [[prefix]]\n\n{_about(PrefixSettings)} The variable holds all of them.\n")
+    parts += (_entry(n, f, f"{PREFIX}PREFIX") for n, f in PrefixSettings.model_fields.items())
     return "".join(parts)
 
 
@@ -97,7 +101,7 @@ def _type(field: FieldInfo) -> str:
     elif get_origin(kind) is dict:
         words = "table of text"
     elif words is None:
-        words = f'"{get_args(kind)[0]}"'
+        words = " or ".join(f'"{value}"' for value in get_args(kind))
     return words + "".join(_bounds(field, members))
 
 

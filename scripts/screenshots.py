@@ -37,8 +37,15 @@ TEAM = ("ana", "ben", "chris", "dana", "eli", "fay", "gil")
 OFF = "gil"
 BUDGETS = {"ana": 40_000_000, "chris": 9_000_000}
 SHOWN_S = 75.0
+FIRST_WORDS, NEW_SHARE = 90_000, 0.2
+"""A new conversation is a cold prompt, and some turns begin one."""
 DAY_S = 86_400
 DAYS = 12
+BUSY_PAGE = """
+document.querySelectorAll('#lanes .lane.busy').length >= 3 && document.querySelector('#cold .chip.busy') &&
+document.querySelectorAll('#queue tbody tr').length >= 1 &&
+document.querySelector('#lanes .busy .pace').innerText.includes('tok/s')
+"""
 TEXT = "the server reads a file and says which line is wrong so that whoever wrote it can mend it at once"
 
 
@@ -63,9 +70,7 @@ def operators(page: Page, box: Box, folder: Path) -> None:
         headers={"authorization": f"Bearer {box.admin_key}", "accept": "application/json"},
     ).raise_for_status()
     page.until(f"document.querySelector('#seat-{OFF}').innerText.includes('by root')")
-    page.until("document.querySelectorAll('#lanes .lane.busy').length === 4")
-    page.until("document.querySelectorAll('#queue tbody tr').length >= 1", 30)
-    page.until("document.querySelector('#lanes .busy .pace').innerText.includes('tok/s')")
+    page.until(BUSY_PAGE, 120)
     page.picture(folder / "page-light.png")
     page.media(dark=True)
     page.picture(folder / "page-dark.png")
@@ -189,10 +194,12 @@ def at_work(box: Box) -> Iterator[None]:
 
 def _converse(box: Box, seat: str, ends: threading.Event, number: int) -> None:
     chance = random.Random(number)  # noqa: S311
-    messages = [{"role": "user", "content": " ".join(chance.choices(TEXT.split(), k=6_000))}]
+    messages: list[dict[str, str]] = []
     ends.wait(6.0 * number)
     with httpx.Client(timeout=120, headers={"authorization": f"Bearer {box.keys[seat]}"}) as client:
         while not ends.is_set():
+            if not messages or chance.random() < NEW_SHARE:
+                messages = [{"role": "user", "content": " ".join(chance.choices(TEXT.split(), k=FIRST_WORDS))}]
             body = {
                 "model": "fake-model",
                 "messages": messages,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from gateway.learning.divergence import Divergence, Origin
+from gateway.learning.watch import WatchRow
 from gateway.ledger.rows import Activity, LedgerState
+from gateway.prewarm.queue import PrewarmState
 from gateway.snapshot import (
+    CacheView,
     FileView,
     GatewaySnapshot,
     HistoryView,
+    LaneSnapshot,
     SeatView,
+    SpeedView,
     StreamView,
     WaitingView,
 )
@@ -23,6 +30,7 @@ from gateway.state import (
     GatewayState,
     GaugesState,
     GpuGauge,
+    HostKv,
     Phase,
     Severity,
 )
@@ -72,10 +80,63 @@ def stream(seat: str = "ana", **changes: Any) -> StreamView:
     return base.model_copy(update=changes)
 
 
-def waiting(position: int, seat: str = "ben") -> WaitingView:
-    return WaitingView(
+def waiting(position: int, seat: str = "ben", **changes: Any) -> WaitingView:
+    base = WaitingView(
         request_id=f"wait-{position}", seat=seat, position=position, waited_s=2.0, predicted_s=5.6 * position
     )
+    return base.model_copy(update=changes)
+
+
+def lane(**changes: Any) -> LaneSnapshot:
+    """The gate is closed for a long prompt of ana."""
+    base = LaneSnapshot(
+        cold_tokens=12_000, short_s=5.0, next_seat="ana", next_tokens=128_300, quiet_left_s=14.2, closed=True
+    )
+    return base.model_copy(update=changes)
+
+
+def watch_row(seat: str = "ben", client: str = "claude-cli", **changes: Any) -> WatchRow:
+    base = WatchRow(
+        seat=seat,
+        client=client,
+        turns=41,
+        expected_share=0.951,
+        real_share=0.716,
+        of=10,
+        changed=4,
+        missed=0,
+        lost_s=63.4,
+        last=Divergence(18_212, "system prompt", "*: a+=x+; a+=", Origin.BILLING),
+    )
+    return replace(base, **changes)
+
+
+def cared(found: GatewaySnapshot) -> GatewaySnapshot:
+    """The same with a cold lane, a cache and a speed that something is known of."""
+    line = (
+        waiting(1, "ana", why="quiet", why_s=14.2, uncached_tokens=128_300),
+        waiting(2, "ben", why="gate", why_s=43.0, why_tokens=128_300, uncached_tokens=900),
+    )
+    changes = {
+        "waiting": line,
+        "lane": lane(),
+        "cache": CacheView(held_tokens=612_400, capacity_tokens=800_000, losses=2, losses_lately=1),
+        "speed": SpeedView(
+            pace_tok_per_s=47.3,
+            pace_replies=31,
+            prefill_100k_s=13.6,
+            prefill_measured=42,
+            prefill_fitted=True,
+            cap=4,
+            cap_validated=4,
+        ),
+        "prewarm": PrewarmState(of=5, done=4, now="a conversation of dana", tokens=248_000, seconds=39.2, cut=1),
+        "watch": (
+            watch_row("ana", "codex", changed=0, lost_s=0.0, expected_share=0.962, real_share=0.958, last=None),
+            watch_row(),
+        ),
+    }
+    return found.model_copy(update=changes)
 
 
 def seat(name: str = "ana", **changes: Any) -> SeatView:
@@ -158,6 +219,10 @@ def lively() -> tuple[BoxState, GatewaySnapshot]:
         streams=tuple(min(4, (n // 37) % 5) for n in steps),
         slowest_tok_per_s=tuple(None if (n // 37) % 5 == 0 else 44 + 9 * ((n * 7919) % 101) / 101 for n in steps),
         cached_share=tuple(0.8 + 0.15 * ((n * 104_729) % 89) / 89 if n % 3 == 0 else None for n in steps),
+        reading_share=tuple(1.0 if (n * 31 + n // 7) % 41 < 3 else 0.0 for n in steps),
+        reading_s=4_210.0,
+        closed_s=1_130.0,
+        waited_s={"gate": 812.0, "streams_busy": 5_210.0},
     )
     gauges = GaugesState(at_s=NOW_S - 1, gpus=tuple(gpu(n) for n in range(2)))
     events = (
@@ -167,21 +232,24 @@ def lively() -> tuple[BoxState, GatewaySnapshot]:
         event("requests.refused", 120, "3 requests refused: queue full", Severity.WARN),
     )
     seats = (
-        seat("ana", running=1, hit_share=0.93, wait_p95_s=0.4, month_tokens=12_400_000, budget_tokens=20_000_000),
-        seat("ben", running=2, waiting=1, max_streams=2, hit_share=0.71, wait_p95_s=3.2, month_tokens=3_070_000),
+        seat("ana", running=1, hit_share=0.93, expected_share=0.954, expected_tokens=7_400_000,
+             wait_p95_s=0.4, month_tokens=12_400_000, budget_tokens=20_000_000),
+        seat("ben", running=2, waiting=1, max_streams=2, hit_share=0.71, expected_share=0.95, over_share=True,
+             wait_p95_s=3.2, month_tokens=3_070_000),
         seat("chris", running=1, hit_share=0.88, wait_p95_s=1.1, month_tokens=31_000_000, budget_tokens=30_000_000,
              over_budget=True),
         seat("dana", running=0, state="disabled", off_by="root", month_tokens=180_000),
     )  # fmt: skip
     found = gateway(
-        4,
+        3,
         2,
         seats=seats,
         history=history,
         events=events,
         ledger=LedgerState(rows=18_240, size_bytes=9_400_000, oldest_s=NOW_S - 40 * 86_400, busy=activity),
     )
-    return box(context_tokens=262_144).model_copy(update={"gauges": gauges}), found
+    tier = HostKv(bytes=64 * 1024**3, on=True)
+    return box(context_tokens=262_144, host_kv=tier).model_copy(update={"gauges": gauges}), cared(found)
 
 
 def gpu(index: int, **changes: Any) -> GpuGauge:

@@ -22,6 +22,7 @@ from appliance.cli import admins, seats
 from appliance.config import ENGINES, Config
 from appliance.plan.settings import PlanSettings
 from gateway.keyfile import AdminRow, PreviousKey, SeatRow
+from gateway.prewarm.settings import PrefixSettings, PrewarmSettings
 from gateway.settings import AdmissionSettings, LedgerSettings, LimitSettings
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +30,8 @@ TABLES: tuple[type[BaseModel], ...] = (
     AdmissionSettings,
     LimitSettings,
     LedgerSettings,
+    PrewarmSettings,
+    PrefixSettings,
     PlanSettings,
     PreflightSettings,
 )
@@ -50,7 +53,15 @@ def settings() -> Iterator[tuple[str, FieldInfo]]:
     """Every setting that is no table."""
     for model in MODELS:
         for name, field in model.model_fields.items():
-            if model is not Config or name not in ("engine", "admission", "gateway", "ledger", "plan", "preflight"):
+            if model is not Config or name not in (
+                "engine",
+                "admission",
+                "gateway",
+                "ledger",
+                "prewarm",
+                "plan",
+                "preflight",
+            ):
                 yield f"{model.__name__}.{name}", field
 
 

@@ -20,7 +20,9 @@ from pydantic import BaseModel
 from appliance.box.checks import CHECKS
 from appliance.cli.app import run
 from appliance.config import ENGINES, parsed
+from gateway.admission_types import Wait, WaitKind
 from gateway.settings import AdmissionSettings, LimitSettings
+from gateway.waiting import said
 from tests.checkpoint.packs.fixtures import PACKS
 from tests.checkpoint.packs.writer import write
 from tests.e2e.box import ROOT, Box
@@ -169,6 +171,13 @@ def test_verdicts_are_quoted_as_they_are_said() -> None:
     quoted = [words for row in rows(section("Nobody is served")) for words in re.findall(r"`([^`]+)`", row[0])]
     assert len(quoted) > 8
     assert [words for words in quoted if words not in said] == []
+
+
+def test_every_reason_to_wait_is_in_the_page_in_the_words_in_which_it_is_told() -> None:
+    quoted = [words for row in rows(section("When requests wait")) for words in re.findall(r"`([^`]+)`", row[0])]
+    clauses = {kind: said(Wait(kind, 14.0, 128_000)) for kind in WaitKind}
+    assert [words for words in quoted if not any(words in clause for clause in clauses.values())] == []
+    assert [kind for kind, clause in clauses.items() if not any(words in clause for words in quoted)] == []
 
 
 def test_findings_and_causes_have_the_ids_of_the_code() -> None:

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from appliance.cli import status_live
+from appliance.cli import status_live, status_prompts
 from appliance.cli.bars import bars, legend
 from appliance.cli.terminal import TONES, finding, heading, plain, say, table
 from gateway.status.views import FindingRow, LanesView, LaneView, PlanView, SeatRow, StatusView
@@ -55,8 +55,11 @@ def render(view: StatusView, console: Console) -> None:
         _plan(view.plan, console)
     if view.lanes.known:
         _streams(view.lanes, view, console)
+        status_prompts.cold(view, console)
         _queue(view, console)
         _seats(view, console)
+        status_prompts.care(view, console)
+        status_prompts.watch(view, console)
         status_live.history(view, console)
         _numbers(view, console)
         status_live.fifth(view, console)
@@ -138,7 +141,8 @@ def _streams(lanes: LanesView, view: StatusView, console: Console) -> None:
             cells = (lane.seat, lane.step, _bar(lane, lanes), rate, lane.tokens, lane.age, lane.request_id)
             _row(table, lane.number, *(cells if wide else cells[:-1]))
         else:
-            _row(table, lane.number, "free" if lanes.open else "closed", style="dim")
+            held = lanes.open and view.cold is not None and view.cold.closed
+            _row(table, lane.number, "held free" if held else "free" if lanes.open else "closed", style="dim")
     _indented(console, table)
 
 
@@ -156,9 +160,12 @@ def _queue(view: StatusView, console: Console) -> None:
         heading(console, "queue", "nobody waits")
         return
     heading(console, "queue", f"{queue.depth} of {queue.max}, at most {queue.deadline}")
-    table = _table("position", "seat", "waited", "its turn in", "request")
+    told = any(row.why for row in queue.rows)
+    table = _table("position", "seat", "waited", "its turn in", *(() if told else ("request",)))
+    if told:
+        table.add_column("why", overflow="fold")
     for row in queue.rows:
-        _row(table, row.position, row.seat, row.waited, row.predicted, row.request_id)
+        _row(table, row.position, row.seat, row.waited, row.predicted, row.why if told else row.request_id)
     _indented(console, table)
 
 
@@ -174,10 +181,14 @@ def _seats(view: StatusView, console: Console) -> None:
         most = "" if seat.max_streams.value is None else f" of {seat.max_streams}"
         counts = (seat.waiting, seat.served, seat.refused, seat.failed, seat.tokens_out)
         style = "" if seat.state == "active" else "dim"
-        state = f"off by {seat.off_by}" if seat.off_by else seat.state
+        state = f"off by {seat.off_by}" if seat.off_by else "over its share" if seat.over_share else seat.state
         cells = (seat.name, state, f"{seat.running}{most}", *counts)
-        _row(table, *cells, *((seat.hit_share, seat.wait_p95, _month(seat)) if wide else ()), style=style)
+        _row(table, *cells, *((_hit(seat), seat.wait_p95, _month(seat)) if wide else ()), style=style)
     _indented(console, table)
+
+
+def _hit(seat: SeatRow) -> str:
+    return f"{seat.hit_share}{'' if seat.expected_share.value is None else f' of {seat.expected_share}'}"
 
 
 def _month(seat: SeatRow) -> Text:

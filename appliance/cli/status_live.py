@@ -27,9 +27,9 @@ def history(view: StatusView, console: Console) -> None:
 
 
 def _line(spark: SparkView) -> str:
-    """The points as blocks, thinned to SPARK_CHARS: the most streams of each piece, the lowest of all else; a gap is a
-    dot."""
-    keep = max if spark.id == "streams" else min
+    """The points as blocks, thinned to SPARK_CHARS: the most streams and the most reading of each piece, the lowest of
+    all else; a gap is a dot."""
+    keep = max if spark.id in ("streams", "reading") else min
     width = max(1, -(-len(spark.points) // SPARK_CHARS))
     chars = []
     for start in range(0, len(spark.points), width):

@@ -12,7 +12,7 @@ REPEATED = 3
 """Of the last ten turns."""
 
 REMEDIES = {
-    Origin.BILLING: "export CLAUDE_CODE_ATTRIBUTION_HEADER=0   where Claude Code runs",
+    Origin.BILLING: "export CLAUDE_CODE_ATTRIBUTION_HEADER=0   # where Claude Code runs",
     Origin.TOKENS: "turn the note of how many tokens are left off in the client, or update it",
     Origin.CLOCK: "take the clock or the date out of the client's {segment}, or put it at the end of the last message",
     Origin.TOOL_ORDER: "make the client send its tools in the same order with each request: sort them by name",

@@ -2,7 +2,9 @@
 
 Rules:
 - Nothing of other seats: of them only how many streams are busy and how many requests wait, which a developer feels
-  anyway. No finding, no command, no log: those are the operator's.
+  anyway; and, of what an own request waits for, "another seat" and a length in thousands of tokens. No finding, no log:
+  those are the operator's.
+- Own prompts that change are shown with the place and the shape of the change, never its text.
 - Periods are calendar days, weeks (from Monday) and months, UTC.
 - No key: where one belongs, the settings name the variable that holds it.
 """
@@ -19,11 +21,15 @@ from gateway.ledger.rows import Usage
 from gateway.overlay import Mode
 from gateway.state import Phase
 from gateway.status.figures import Figure, Tone, View, compact, count, pace, percent, seconds
+from gateway.status.prompts import WatchLine
 from gateway.status.views import LanesView, LaneView, QueueRow, SeatRow, StatusView
 
 GOOD_SHARE = 0.8
 """An agent that only appends to its conversation reads nine tenths of each prompt from the cache and more. Source: the
 study's traces of long sessions."""
+
+AS_EXPECTED = 0.05
+"""What is missing to the expected share is no more than the estimate may be wrong by."""
 
 
 class UsageRow(View):
@@ -62,7 +68,8 @@ class AgentView(View):
 
 
 class SeatPageView(View):
-    """Everything on the page of one seat. `usage` None: there is no ledger, or it cannot be read now."""
+    """Everything on the page of one seat. `usage` None: there is no ledger, or it cannot be read now. `hit` against
+    `row.expected_share`, which is of the time since the gateway started; `watch`: its clients."""
 
     at: str
     version: str
@@ -77,6 +84,7 @@ class SeatPageView(View):
     usage: tuple[UsageRow, ...] | None
     hit: Figure
     hit_said: str
+    watch: tuple[WatchLine, ...] = ()
 
 
 def periods(now_s: float) -> tuple[tuple[str, float], ...]:
@@ -96,7 +104,7 @@ def seat_view(status: StatusView, seat: str, usage: tuple[Usage, ...] | None) ->
         if usage is None
         else tuple(_usage(label, of) for (label, _), of in zip(periods(status.at_s), usage, strict=True))
     )
-    hit = _hit(row, usage)
+    hit, watch = _hit(row, usage), tuple(line for line in status.watch if line.seat == seat)
     return SeatPageView(
         at=status.at,
         version=status.version,
@@ -105,12 +113,13 @@ def seat_view(status: StatusView, seat: str, usage: tuple[Usage, ...] | None) ->
         sentence=sentence,
         lanes=status.lanes.model_copy(update={"rows": tuple(_renumbered(own)), "busy": len(own)}),
         floor=status.engine.floor,
-        queue=tuple(row for row in status.queue.rows if row.seat == seat),
+        queue=tuple(row.model_copy(update={"why": row.why_said}) for row in status.queue.rows if row.seat == seat),
         deadline=status.queue.deadline,
         row=row,
         usage=rows,
         hit=percent(hit),
-        hit_said=_hit_said(hit),
+        hit_said=_hit_said(hit, row, watch),
+        watch=watch,
     )
 
 
@@ -159,12 +168,19 @@ def _hit(row: SeatRow | None, usage: tuple[Usage, ...] | None) -> float | None:
     return known[0] if known else row.hit_share.value if row is not None else None
 
 
-def _hit_said(hit: float | None) -> str:
+def _hit_said(hit: float | None, row: SeatRow | None, watch: tuple[WatchLine, ...]) -> str:
     if hit is None:
         return "Nothing is known yet: no request of yours is over, or the engine does not tell."
     if hit >= GOOD_SHARE:
         return "Good: nearly all of each prompt is read from the cache, so answers begin soon."
+    if row is not None and _as_expected(row) and not any(line.changed for line in watch):
+        return "All that had been read before came from the cache; what was read anew was new, as first turns are."
     return "Much of each prompt is read anew, which makes you wait for the first word. What breaks the cache:"
+
+
+def _as_expected(row: SeatRow) -> bool:
+    real, expected = row.hit_share.value, row.expected_share.value
+    return real is not None and expected is not None and real >= expected - AS_EXPECTED
 
 
 def agent_views(url: str, status: StatusView, seat: str) -> tuple[AgentView, ...]:

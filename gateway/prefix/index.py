@@ -83,6 +83,7 @@ class Reading:
     ages: tuple[int, ...]
     epoch: int
     parts: bool
+    ahead: bool = False
 
 
 class PrefixIndex:
@@ -119,15 +120,16 @@ class PrefixIndex:
         known_depth = self._blocks.known_depth(print_.names, there.depth)
         return self._estimate(print_, seat, there, known_depth)
 
-    def begin(self, print_: Fingerprint, seat: str, now_s: float) -> Reading:
-        """The engine gets it: all of it counts as held from now on and stays, until `end` of what this returns."""
+    def begin(self, print_: Fingerprint, seat: str, now_s: float, *, ahead: bool = False) -> Reading:
+        """The engine gets it: all of it counts as held from now on and stays, until `end` of what this returns.
+        `ahead`: nobody asked for it yet, so that it says nothing of how well the seat's requests hit."""
         blocks, names = self._blocks, print_.names
         there = self._there(print_)
         known_depth = blocks.known_depth(names, there.depth)
         ages = tuple(map(blocks.age, names[: there.depth]))
         expected = self._estimate(print_, seat, there, known_depth)
         parts = 0 < there.depth < len(names) and not self._comes_back(print_, seat, there)
-        reading = Reading(print_, seat, expected, there.depth, known_depth, ages, self._epoch, parts)
+        reading = Reading(print_, seat, expected, there.depth, known_depth, ages, self._epoch, parts, ahead)
         if 0 < there.depth < len(names):
             blocks.remove(_reply_name(names[there.depth - 1]))  # it comes back as what follows, or as nothing
         upto, start = 0, 0
@@ -231,11 +233,12 @@ class PrefixIndex:
     def _compare(self, reading: Reading, prompt_tokens: int, cached_tokens: int, now_s: float) -> None:
         """Expected against real."""
         expected = reading.expected.cached_tokens
-        hits = self._hits.setdefault(reading.seat, SeatHits())
-        hits.requests += 1
-        hits.prompt_tokens += prompt_tokens
-        hits.expected_tokens += min(expected, prompt_tokens)
-        hits.cached_tokens += cached_tokens
+        if not reading.ahead:
+            hits = self._hits.setdefault(reading.seat, SeatHits())
+            hits.requests += 1
+            hits.prompt_tokens += prompt_tokens
+            hits.expected_tokens += min(expected, prompt_tokens)
+            hits.cached_tokens += cached_tokens
         slack = max(SLACK_TOKENS, SLACK_SHARE * prompt_tokens)
         if cached_tokens < expected - slack:
             if self._lost(reading, prompt_tokens, cached_tokens, now_s):

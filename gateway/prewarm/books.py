@@ -52,7 +52,7 @@ class IndexBooks:
     def begins(self, seat: str, body: bytes) -> End:
         """Its blocks are held from now on."""
         index = self._index()
-        reading = index.begin(_print_of(body), seat, self._now_s())
+        reading = index.begin(_print_of(body), seat, self._now_s(), ahead=True)
         return lambda usage: index.end(reading, usage, read=usage is not None, now_s=self._now_s())
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from gateway.admission_types import WaitKind
 from gateway.snapshot import GatewaySnapshot, SeatView, StreamView
 from gateway.state import BoxState, EngineState, Phase
+from gateway.status.cold import cold_view, why_said, why_told
 from gateway.status.figures import Figure, Tone, compact, count, pace, per_minute, percent, seconds, size
 from gateway.status.findings import arranged, files_of, raised
 from gateway.status.gauges import gauges_view
@@ -29,6 +31,7 @@ from gateway.status.views import (
     SeatRow,
     StatusView,
 )
+from gateway.status.warm import cache_row, host_kv_view, prewarm_row, speed_view, watch_lines
 
 DEMO_LABEL = "demo model: tests the plumbing, not the answers"
 SCALE_FLOORS = 2.0
@@ -74,6 +77,12 @@ def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> Status
         gauges=gauges_view(box.gauges, now_s),
         fifth=fifth_view(gateway.ledger if gateway else None),
         ledger=ledger_row(gateway.ledger if gateway else None, now_s),
+        cold=cold_view(gateway),
+        cache=cache_row(gateway.cache if gateway else None),
+        speed=speed_view(box.engine, gateway.speed if gateway else None),
+        host_kv=host_kv_view(box.engine),
+        prewarm=prewarm_row(gateway.prewarm if gateway else None),
+        watch=watch_lines(gateway),
         queue_wait=gateway.queue_wait if gateway else None,
         first_token=gateway.first_token if gateway else None,
     )
@@ -161,6 +170,10 @@ def _queue(gateway: GatewaySnapshot | None) -> QueueView:
             request_id=waiting.request_id,
             waited=seconds(waiting.waited_s),
             predicted=seconds(waiting.predicted_s if measured else None, estimated=True),
+            kind=waiting.why,
+            why=why_told(waiting, gateway.lane),
+            why_said=why_said(waiting),
+            uncached=compact(waiting.uncached_tokens, estimated=True),
         )
         for waiting in gateway.waiting
     )
@@ -168,9 +181,17 @@ def _queue(gateway: GatewaySnapshot | None) -> QueueView:
         depth=len(rows),
         max=gateway.queue_max,
         deadline=seconds(gateway.queue_deadline_s),
-        next_free=rows[0].predicted if rows else Figure(),
+        next_free=seconds(_next_free_s(gateway) if measured else None, estimated=True),
         rows=rows,
+        waited_s=gateway.history.waited_s if gateway.history else {},
     )
+
+
+def _next_free_s(gateway: GatewaySnapshot) -> float | None:
+    """When a ticket comes back, as those say who wait for one; an older gateway tells the first one's turn only."""
+    if gateway.waiting and not gateway.waiting[0].why:
+        return gateway.waiting[0].predicted_s
+    return next((waiting.why_s for waiting in gateway.waiting if waiting.why == WaitKind.STREAMS_BUSY), None)
 
 
 def _seats(gateway: GatewaySnapshot | None) -> tuple[SeatRow, ...]:
@@ -192,6 +213,9 @@ def _seat(seat: SeatView) -> SeatRow:
         prompt_tokens=count(seat.prompt_tokens),
         cached_tokens=count(seat.cached_tokens),
         hit_share=percent(seat.hit_share),
+        expected_share=percent(seat.expected_share, estimated=True),
+        expected_tokens=count(seat.expected_tokens, estimated=bool(seat.expected_tokens)),
+        over_share=seat.over_share,
         wait_p95=seconds(seat.wait_p95_s),
         month_tokens=compact(used),
         budget_tokens=compact(budget),

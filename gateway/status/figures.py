@@ -69,6 +69,11 @@ def hours(value: float | None) -> Figure:
     return _figure(value, f"{value or 0:.0f} h" if (value or 0) >= 9.95 else f"{value or 0:.1f} h", False)
 
 
+def seconds_a_minute(share: float | None, *, estimated: bool = False) -> Figure:
+    """A share of time, 0..1, as seconds of each minute; `value` is the share."""
+    return _figure(share, f"{(share or 0) * 60:.0f} s / min", estimated)
+
+
 def per_minute(value: float | None, *, estimated: bool = False) -> Figure:
     """How many a minute."""
     return _figure(value, f"{value or 0:.1f} / min", estimated)
@@ -85,10 +90,10 @@ def gib(value: int | None, *, estimated: bool = False) -> Figure:
     return _figure(value, f"{held:.2f} GiB" if 0 < abs(held) < 0.95 else f"{held:.1f} GiB", estimated)
 
 
-def percent(share: float | None) -> Figure:
+def percent(share: float | None, *, estimated: bool = False) -> Figure:
     """0..1 as per cent."""
     held = None if share is None or not math.isfinite(share) else min(1.0, max(0.0, share))
-    return _figure(held, f"{int((held or 0.0) * 100)} %", False)
+    return _figure(held, f"{int((held or 0.0) * 100)} %", estimated)
 
 
 def fine_percent(share: float | None, *, estimated: bool = False) -> Figure:

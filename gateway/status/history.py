@@ -2,7 +2,7 @@
 
 Rules:
 - A line is thinned to POINTS: of each piece what an operator must not miss is kept, the most streams and the slowest
-  pace.
+  pace, the most time of reading.
 - What was not measured is a gap. A chance is told with the hours that it rests on, and not judged where they are few.
 """
 
@@ -15,7 +15,20 @@ from gateway.ledger.rows import Activity, LedgerState
 from gateway.sizing.capacity import PROMISE
 from gateway.snapshot import GatewaySnapshot, HistoryView
 from gateway.state import EngineState
-from gateway.status.figures import Figure, Tone, compact, count, fine_percent, gib, hours, pace, percent, seconds, size
+from gateway.status.figures import (
+    Figure,
+    Tone,
+    compact,
+    count,
+    fine_percent,
+    gib,
+    hours,
+    pace,
+    percent,
+    seconds,
+    seconds_a_minute,
+    size,
+)
 from gateway.status.live import FifthView, HistoryRow, LedgerRow, SparkView
 
 POINTS = 180
@@ -36,6 +49,7 @@ def history_row(engine: EngineState, gateway: GatewaySnapshot | None) -> History
             _streams(history, gateway.streams_max, span),
             _slowest(history, engine.profile.floor_tok_per_s, span),
             _cached(history, span),
+            *((_reading(history, span),) if history.reading_share else ()),
         ),
     )
 
@@ -93,6 +107,34 @@ def _cached(history: HistoryView, span: Figure) -> SparkView:
         said=f"Share of prompt tokens from the cache over the last {span}: latest {latest}, "
         f"mean {percent(fmean(known) if known else None)}.",
     )
+
+
+def _reading(history: HistoryView, span: Figure) -> SparkView:
+    """Each point is the mean of the minute before it, since reading comes in pieces of some ten seconds. Of the first
+    minute there is none."""
+    values = history.reading_share
+    width = min(max(1, round(60 / history.step_s)), len(values))
+    minutes = [None] * (width - 1) + [_mean(values[end - width : end]) for end in range(width, len(values) + 1)]
+    known = [value for value in minutes if value is not None]
+    now = seconds_a_minute(minutes[-1], estimated=True)
+    said = f"Time in which long prompts are read over the last {span}: now {now}, "
+    said += f"mean {seconds_a_minute(_mean(values), estimated=True)}, "
+    said += f"at the most {seconds_a_minute(max(known, default=None), estimated=True)}."
+    return SparkView(
+        id="reading",
+        label="long prompts read",
+        now=now,
+        points=_thinned(minutes, 1.0, max),
+        mark=None,
+        mark_label="",
+        top=seconds_a_minute(1.0),
+        said=said,
+    )
+
+
+def _mean(values: _Values) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _thinned(values: _Values, top: float, keep: Callable[[list[float]], float]) -> tuple[float | None, ...]:

@@ -13,21 +13,27 @@ The first rule that applies decides; the code carries the same numbers.
 10. The operator drained the box.
 11. The engine is ready but admission is closed.
 12. The operator paused the box.
-13. All streams busy, the queue full: the next request is refused.
+13. The queue is full, and streams are busy or kept free: the next request is refused.
 14. All streams busy, somebody waits.
 15. All streams busy, nobody waits.
-16. Streams are free and yet somebody waits: a seat at its own bound.
-17. Streams are free, nobody waits.
-Then, for 13 to 17 only:
-18. A finding that fails or warns is named and makes the tone warn; the rule's number stays.
+Streams are free and yet somebody waits. None of it is a fault; the first cause that applies is told with its end:
+16. They are held free for the next cold prompt.
+17. What waits is cold, and the lane is not free: another one is read, or was not long ago.
+18. The last one is kept free, so that no running reply falls behind its pace.
+19. Seats at their own bounds, or what else the first one waits for.
+20. Streams are free, nobody waits.
+Then, for 13 to 20 only:
+21. A finding that fails or warns is named and makes the tone warn; the rule's number stays.
 A mode that the operator set is said before 4 to 9 as well: whoever mends the engine would wonder why nobody is served.
 """
 
 from __future__ import annotations
 
+from gateway.admission_types import WaitKind
 from gateway.overlay import Mode
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, EngineState, Phase, Severity
+from gateway.status.cold import cold_prompt
 from gateway.status.figures import Tone, percent, seconds
 from gateway.status.operator import mode_said
 from gateway.status.views import FindingRow, QueueView, Verdict
@@ -114,7 +120,7 @@ def _serving(gateway: GatewaySnapshot, queue: QueueView) -> Verdict:
     busy, most, depth = len(gateway.running), gateway.streams_max, queue.depth
     streams = f"{busy} of {most} streams busy"
     wait = f"{depth} {'waits' if depth == 1 else 'wait'}"
-    if busy >= most and depth >= gateway.queue_max:  # 13
+    if depth >= gateway.queue_max and (busy >= most or depth):  # 13
         room = f"{depth} of {gateway.queue_max} wait" if gateway.queue_max else "nobody may wait"
         return Verdict(rule=13, tone=Tone.WARN, text=f"Full: {streams}, {room}; the next request is refused.")
     if busy >= most and depth:  # 14
@@ -122,14 +128,36 @@ def _serving(gateway: GatewaySnapshot, queue: QueueView) -> Verdict:
         return Verdict(rule=14, tone=Tone.OK, text=f"Full: {streams}, {wait}{free}.")
     if busy >= most:  # 15
         return Verdict(rule=15, tone=Tone.OK, text=f"Full: {streams}, nobody waits.")
-    if depth:  # 16
-        own = "its seat has" if depth == 1 else "their seats have"
-        return Verdict(rule=16, tone=Tone.OK, text=f"Serving: {streams}, {wait} because {own} no stream left.")
-    return Verdict(rule=17, tone=Tone.OK, text=f"Serving: {streams}, nobody waits.")  # 17
+    if depth:
+        rule, cause = _free_and_yet(gateway, queue)
+        return Verdict(rule=rule, tone=Tone.OK, text=f"Serving: {streams}, {wait}{cause}.")
+    return Verdict(rule=20, tone=Tone.OK, text=f"Serving: {streams}, nobody waits.")  # 20
+
+
+def _free_and_yet(gateway: GatewaySnapshot, queue: QueueView) -> tuple[int, str]:
+    """Why somebody waits while streams are free: the rule and the end of the sentence."""
+    lane, kinds = gateway.lane, {row.kind for row in queue.rows}
+    if lane is not None and lane.closed:  # 16
+        left = seconds(lane.quiet_left_s, estimated=True)
+        return 16, f"; held free for {cold_prompt(lane.next_seat, lane.next_tokens)}, at most {left} more"
+    if lane is not None and WaitKind.READING in kinds:  # 17
+        left = seconds(max(lane.reading_left_s, lane.spacing_left_s), estimated=True)
+        read = cold_prompt(lane.reading_seat, lane.reading_tokens)
+        return 17, f"; {read} is being read, the next long one may follow in {left}"
+    if lane is not None and WaitKind.SPACING in kinds:  # 17
+        left = seconds(lane.spacing_left_s, estimated=True)
+        return 17, f"; long prompts keep a distance, the next one may follow in {left}"
+    if WaitKind.PACE in kinds:  # 18
+        return 18, "; the last stream is kept free so that no running answer falls behind its pace"
+    if kinds <= {"", WaitKind.SEAT_BUSY}:  # 19
+        own = "its seat has" if queue.depth == 1 else "their seats have"
+        return 19, f" because {own} no stream left"
+    first = next((row.why for row in queue.rows if row.why), "others go first")
+    return 19, f": {first}"
 
 
 def _with_findings(serving: Verdict, findings: tuple[FindingRow, ...]) -> Verdict:
-    """18."""
+    """21."""
     grave = [row for row in findings if row.severity is not Severity.INFO]
     if not grave:
         return serving

@@ -1,20 +1,22 @@
 """What page, JSON, terminal and Prometheus say: one set of names. Pure.
 
-figures.py says how a figure is written, status_live.py has the parts that move: operator, events, gauges, history.
+figures.py says how a figure is written, live.py has the parts that move: operator, events, gauges, history; prompts.py
+those about prompts: cold lane, cache, prewarm, watch, speed.
 """
 
 from __future__ import annotations
 
-from pydantic import computed_field
+from pydantic import Field, computed_field
 
 from gateway.snapshot import Times
 from gateway.state import Severity
 from gateway.status.figures import Figure, Tone, View
 from gateway.status.live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView
+from gateway.status.prompts import CacheRow, ColdView, HostKvView, PrewarmRow, SpeedView, WatchLine
 
 
 class Verdict(View):
-    """How the box is, in one sentence. `rule` is the number in status_verdict.py's list; `command` is what to
+    """How the box is, in one sentence. `rule` is the number in verdict.py's list; `command` is what to
     type, None when nothing is to be done; `text` is the sentence up to it."""
 
     rule: int
@@ -88,27 +90,37 @@ class LanesView(View):
 
 
 class QueueRow(View):
-    """One request in line; position 1 is next."""
+    """One request in line; position 1 is next. `kind`: see admission_types.WaitKind, "" = not told; `why`: the same in
+    words, for the operator; `why_said`: for the person who waits, without anything of others. `uncached`: tokens that
+    the engine has to read of it."""
 
     position: int
     seat: str
     request_id: str
     waited: Figure
     predicted: Figure
+    kind: str = ""
+    why: str = ""
+    why_said: str = ""
+    uncached: Figure = Figure()
 
 
 class QueueView(View):
-    """The line. `next_free`: when the next ticket is predicted to come back; `deadline`: the longest wait."""
+    """The line. `next_free`: when the next ticket is predicted to come back; `deadline`: the longest wait. `waited_s`:
+    seconds that requests have waited since the gateway started, by the kind of their wait."""
 
     depth: int
     max: int
     deadline: Figure
     next_free: Figure
     rows: tuple[QueueRow, ...]
+    waited_s: dict[str, float] = Field(default_factory=dict)
 
 
 class SeatRow(View):
     """One seat; counts are since the gateway started. `off_by`: the admin who switched it off by hand, "" = nobody.
+    `hit_share` against `expected_share`, which is what the gateway expected to be cached of its prompts, in tokens
+    `expected_tokens`; `over_share`: it has used more than others want, and stands behind them.
     `month_tokens` against `budget_tokens`: what the engine had to work for in this calendar month, UTC."""
 
     name: str
@@ -123,6 +135,9 @@ class SeatRow(View):
     prompt_tokens: Figure = Figure()
     cached_tokens: Figure = Figure()
     hit_share: Figure = Figure()
+    expected_share: Figure = Figure()
+    expected_tokens: Figure = Figure()
+    over_share: bool = False
     wait_p95: Figure = Figure()
     month_tokens: Figure = Figure()
     budget_tokens: Figure = Figure()
@@ -266,5 +281,11 @@ class StatusView(View):
     gauges: GaugesView | None = None
     fifth: FifthView | None = None
     ledger: LedgerRow | None = None
+    cold: ColdView | None = None
+    cache: CacheRow | None = None
+    speed: SpeedView | None = None
+    host_kv: HostKvView | None = None
+    prewarm: PrewarmRow | None = None
+    watch: tuple[WatchLine, ...] = ()
     queue_wait: Times | None = None
     first_token: Times | None = None

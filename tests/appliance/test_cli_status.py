@@ -13,12 +13,12 @@ from appliance.cli.show import WATCH_S, again_and_again
 from appliance.cli.status import render, status
 from appliance.errors import MoeError, NotRunning
 from gateway.snapshot import GatewaySnapshot
-from gateway.state import BoxState, Phase, Severity
+from gateway.state import BoxState, Cause, HostKv, Phase, Severity
 from gateway.status.compose import view
 from gateway.status.figures import Figure
 from gateway.status.live import SparkView
 from gateway.status.views import StatusView
-from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, lively, seat, stream
+from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, lively, seat, stream, watch_row
 
 
 def shown(state: BoxState, snapshot: GatewaySnapshot | None, width: int = 120) -> str:
@@ -115,6 +115,52 @@ def test_the_new_parts_of_the_page_are_told_too() -> None:
         "3 requests refused: queue full",
     ):
         assert word in text
+
+
+def test_cold_lane_cache_and_speed_are_told_in_the_words_of_the_page() -> None:
+    text = shown(*lively(), width=140)
+    for word in (
+        "Serving: 3 of 4 streams busy, 2 wait; held free for a ~128K prompt of ana, at most ~14 s more.",
+        "gate closed, prompts over 12.0 k tokens and 5 s",
+        "4  held free",
+        "a ~128K prompt of ana is read first, about 43 s",
+        "over its share",
+        "71 % of ~95 %",
+        "~612 k of ~800 k tokens, losses 2, 1 in 5 min",
+        "64.0 GiB on",
+        "~47.3 tok/s of 31 answers, floor 40 tok/s",
+        "100 k tokens in ~14 s, from 42 measurements on this box",
+        "4 of 5 read, now a conversation of dana; 248 k tokens in 39 s, cut by arrivals 1",
+        "ben claude-cli  changed 4 of 10, lost ~63 s in 1 h",
+        "byte 18 212, in system prompt: *: a+=x+; a+=",
+        "long prompts read",
+    ):
+        assert word in text
+    assert "codex" not in text, "a client that changes nothing is not told of"
+
+
+def test_reasons_are_folded_in_a_narrow_terminal() -> None:
+    lines = shown(*lively(), width=60).split("\nqueue ")[1].split("\nseats ")[0].splitlines()[1:]
+    assert max(len(line) for line in lines) <= 60
+    assert "it is long and comes" in "".join(lines)
+
+
+def test_a_lowered_cap_and_a_tier_that_is_off_are_told() -> None:
+    state, found = lively()
+    assert found.speed is not None
+    off = HostKv(bytes=1 << 36, off=Cause(id="engine.host_kv", title="no prompt came back", remedy="x"))
+    slow = found.speed.model_copy(update={"cap": 3})
+    state = state.model_copy(update={"engine": state.engine.model_copy(update={"host_kv": off})})
+    text = shown(state, found.model_copy(update={"speed": slow}), width=140)
+    assert "Lowered by the floor guard: 3 of the 4 validated" in text
+    assert "64.0 GiB off: no prompt came back" in text
+
+
+def test_many_clients_that_change_their_prompts_are_counted() -> None:
+    state, found = lively()
+    rows = tuple(watch_row(f"s{n}") for n in range(9))
+    text = shown(state, found.model_copy(update={"watch": rows}), width=140)
+    assert "3 more: moe-appliance status --json" in text
 
 
 def test_a_mode_is_told_with_the_command_that_ends_it() -> None:

@@ -70,7 +70,7 @@ def test_who_waits_is_shown_with_the_place_in_line(box: Box, page: Page) -> None
         calls.append(box.post(seat))
         page.until(f"document.querySelectorAll('#queue tbody tr').length === {number}")
     assert page.text("#queue tbody tr:first-child .place") == "1"
-    assert page.text("#queue tbody tr:nth-child(2) th") == "f"
+    assert page.text("#queue tbody tr:nth-child(2) .who b") == "f"
     for call in calls:
         call.close()
 

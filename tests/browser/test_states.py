@@ -12,12 +12,13 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
+from gateway.prewarm.queue import PrewarmState
 from gateway.snapshot import GatewaySnapshot
-from gateway.state import BoxState, Phase, Severity
+from gateway.state import BoxState, Cause, HostKv, Phase, Severity
 from tests.browser.chromium import Page
 from tests.browser.conftest import grave_faults
 from tests.gateway.test_admin import TOKEN, Site
-from tests.status_sample import GPU, NOW_S, box, event, finding, gateway, lively, seat, waiting
+from tests.status_sample import GPU, NOW_S, box, event, finding, gateway, lane, lively, seat, waiting, watch_row
 
 pytestmark = pytest.mark.browser
 LONG = "developer-with-a-long-name-0000"
@@ -47,7 +48,28 @@ def drained() -> tuple[BoxState, GatewaySnapshot]:
     return state.model_copy(update={"gauges": silent}), found.model_copy(update=mode)
 
 
+def cold() -> tuple[BoxState, GatewaySnapshot]:
+    """Long names in the cold lane, a lowered cap, many clients that change their prompts, a tier that is off."""
+    state, found = lively()
+    assert found.speed is not None
+    why = Cause(id="engine.host_kv", title="no prompt came back from host RAM " + "x" * 80, remedy="y")
+    rows = tuple(watch_row(f"{LONG[:-2]}{n:02d}", "claude-cli", lost_s=9000.0 - n) for n in range(30))
+    line = tuple(
+        waiting(n + 1, LONG, why="reading", why_s=99.0, why_tokens=900_000, uncached_tokens=900_000) for n in range(9)
+    )
+    more = {
+        "waiting": line,
+        "watch": rows,
+        "lane": lane(closed=False, reading_seat=LONG, reading_tokens=900_000, next_seat=LONG, next_tokens=900_000),
+        "speed": found.speed.model_copy(update={"cap": 3, "pace_tok_per_s": 31.0}),
+        "prewarm": PrewarmState(of=5, done=1, given_up=3, now=f"a conversation of {LONG}", last_error="e" * 300),
+    }
+    tier = state.engine.model_copy(update={"host_kv": HostKv(bytes=1 << 36, off=why)})
+    return state.model_copy(update={"engine": tier}), found.model_copy(update=more)
+
+
 STATES = {
+    "cold lane": cold(),
     "lively": lively(),
     "crowded": crowded(),
     "empty": (box(), gateway(0, seats=())),

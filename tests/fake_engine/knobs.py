@@ -94,6 +94,8 @@ class Knobs:
     """Added to each prefill (the simulation has 0.3); scaled by time_scale."""
     tokens_per_chunk: int = 1
     """Tokens packed into one SSE chunk, as speculative decoding does."""
+    first_alone: bool = False
+    """The first token has a chunk of its own: it is what the prefill gives, before anything is speculated."""
     headers_delay: bool = False
     """Send the response headers only with the first token, not at once."""
     early_events: bool = True

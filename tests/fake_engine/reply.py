@@ -186,7 +186,8 @@ class Reply:
     def _chunk_tokens(self, missing: int) -> int:
         """A chunk stops exactly where a fault is due."""
         upto = [tokens - self._record.tokens for tokens, _ in self._limits()]
-        return max(min([self._knobs.tokens_per_chunk, missing, *upto]), 1)
+        most = 1 if self._knobs.first_alone and not self._record.tokens else self._knobs.tokens_per_chunk
+        return max(min([most, missing, *upto]), 1)
 
     async def _maybe_end(self) -> None:
         for tokens, outcome in self._limits():

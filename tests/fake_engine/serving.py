@@ -90,7 +90,7 @@ class Served:
 async def serving(
     knobs: Knobs | None = None, *, key: str | None = None, now: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Served]:
-    """Serve an engine on a free port of the loopback in the running loop; death closes its sockets. `now`: its clock."""
+    """Serve an engine on a free port of the loopback in the running loop; death closes its sockets. `now`: a clock."""
     doors: list[Door] = []
 
     def die(_: Knobs) -> None:

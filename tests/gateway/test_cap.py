@@ -145,7 +145,8 @@ async def test_one_seat_may_use_all_streams_until_others_come(path: str, watched
             await gateway.until(lambda wanted=number: len(gateway.core.limiter.view().waiting) == wanted)
         answers = await asyncio.gather(*own, *others)
     assert all(answer.whole for answer in answers)
-    assert [seat for _, seat in watched.granted[4:8]] == ["b", "c", "a", "a"]  # then all hold one, and the oldest run goes first
+    # once all of them hold one, the oldest run goes first
+    assert [seat for _, seat in watched.granted[4:8]] == ["b", "c", "a", "a"]
 
 
 async def test_what_is_not_inference_is_never_capped() -> None:

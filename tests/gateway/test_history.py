@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.history import STEP_S, STEPS, History
+from gateway.history import GAP_S, STEP_S, STEPS, History, Look
 from gateway.outcome import Outcome
 from gateway.status import sparkline
 from gateway.tallies import WAITS_KEPT, Tallies
@@ -33,7 +33,7 @@ def outcome(seat: str = "ana", **fields: object) -> Outcome:
 def test_a_step_keeps_the_most_streams_and_the_slowest_pace() -> None:
     history = History()
     for at_s, streams, pace in ((0, 1, 60.0), (1, 4, 41.0), (2, 2, None), (3, 2, 55.0)):
-        history.add(at_s, streams, pace, 0, 0)
+        history.add(at_s, Look(streams, pace))
     found = history.view(4, 1000.0)
     assert found is not None
     assert (found.streams, found.slowest_tok_per_s, found.cached_share) == ((4,), (41.0,), (None,))
@@ -41,9 +41,9 @@ def test_a_step_keeps_the_most_streams_and_the_slowest_pace() -> None:
 
 def test_the_share_of_a_step_is_that_of_what_ended_in_it() -> None:
     history = History()
-    history.add(0, 1, None, 1000, 900)
-    history.add(STEP_S, 1, None, 3000, 1000)
-    history.add(2 * STEP_S, 1, None, 3000, 1000)
+    history.add(0, Look(1, None, 1000, 900))
+    history.add(STEP_S, Look(1, None, 3000, 1000))
+    history.add(2 * STEP_S, Look(1, None, 3000, 1000))
     found = history.view(2 * STEP_S, 0.0)
     assert found is not None
     assert found.cached_share == (0.9, 0.05, None)
@@ -51,14 +51,30 @@ def test_the_share_of_a_step_is_that_of_what_ended_in_it() -> None:
 
 def test_a_time_without_a_look_is_a_gap() -> None:
     history = History()
-    history.add(0, 2, None, 0, 0)
-    history.add(4 * STEP_S, 3, None, 0, 0)
+    history.add(0, Look(2, None, 0, 0))
+    history.add(4 * STEP_S, Look(3, None, 0, 0))
     found = history.view(5 * STEP_S, 0.0)
     assert found is not None
     assert found.streams == (2, None, None, None, 3), "a step that has just begun is no gap"
     later = history.view(6 * STEP_S, 0.0)
     assert later is not None
     assert later.streams == (2, None, None, None, 3, None, None)
+
+
+def test_what_a_look_saw_lasts_until_the_next_and_no_longer_than_a_gap() -> None:
+    history = History()
+    for at_s, reading, closed, waiting in (
+        (0.0, True, False, {"gate": 2}),
+        (2.0, False, True, {"gate": 1, "pace": 1}),
+        (3.0, True, True, {}),
+        (1000.0, False, False, {}),
+    ):
+        history.add(at_s, Look(reading=reading, closed=closed, waiting=waiting))
+    found = history.view(1000.0, 0.0)
+    assert found is not None
+    assert (found.reading_s, found.closed_s) == (2.0 + GAP_S, 1.0 + GAP_S)
+    assert found.waited_s == {"gate": 2 * 2.0 + 1.0, "pace": 1.0}
+    assert found.reading_share[0] == 2 / 3
 
 
 def test_nothing_is_shown_before_the_first_look() -> None:
@@ -74,11 +90,14 @@ def test_a_history_is_bounded_and_its_lines_are_of_one_length(
         now_s += pause_s * 20
         prompt += more
         cached += int(more * share)
-        history.add(now_s, streams, pace, prompt, cached)
+        history.add(now_s, Look(streams, pace, prompt, cached, streams > 1, streams > 2, {"gate": streams}))
     found = history.view(now_s, 0.0)
     assert found is not None
-    assert len(found.streams) == len(found.slowest_tok_per_s) == len(found.cached_share) <= STEPS
-    assert all(share is None or 0 <= share <= 1 for share in found.cached_share)
+    lines = (found.streams, found.slowest_tok_per_s, found.cached_share, found.reading_share)
+    assert len({len(line) for line in lines}) == 1
+    assert len(found.streams) <= STEPS
+    assert all(share is None or 0 <= share <= 1 for share in (*found.cached_share, *found.reading_share))
+    assert 0 <= found.closed_s <= found.reading_s <= len(looks) * GAP_S
 
 
 def test_a_seats_hit_rate_counts_only_what_the_engine_told() -> None:

@@ -67,7 +67,8 @@ def test_a_refusal_by_admission_names_the_time_and_keeps_it(
     assert f"Retry in {retry_s} s." in problem.message
     assert (problem.reason, problem.code, problem.position, problem.depth) == (reason, str(reason), position, depth)
     if reason in (Reason.QUEUE_FULL, Reason.QUEUE_BYTES, Reason.SEAT_QUEUE_FULL, Reason.PREDICTED_WAIT):
-        assert f"This box serves {streams} streams at once and you would be {ordinal(position)} in line" in problem.message
+        where = f"you would be {ordinal(position)} in line"
+        assert f"This box serves {streams} streams at once and {where}" in problem.message
     if reason in (Reason.QUEUE_FULL, Reason.QUEUE_BYTES, Reason.DEADLINE):
         assert (f"{depth} other" if depth else "nobody else waits") in problem.message
 

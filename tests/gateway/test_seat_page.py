@@ -28,7 +28,7 @@ from gateway.seats import Account, SeatBook, SeatName
 from gateway.snapshot import GatewaySnapshot
 from gateway.state import BoxState, Phase
 from gateway.status.compose import view
-from tests.status_sample import NOW_S, box, finding, gateway, seat, stream, waiting
+from tests.status_sample import NOW_S, box, cared, finding, gateway, lane, seat, stream, waiting, watch_row
 
 KEYS = {"ana": "moe-key-of-ana", "ben": "moe-key-of-ben"}
 ADMIN_TOKEN = "moe-admin-token"
@@ -213,6 +213,47 @@ def test_own_streams_and_places_are_there_and_nothing_of_others() -> None:
     assert client.get("/seat/status.json").json()["queue"][0]["position"] == 2
 
 
+def waits_for_ben() -> GatewaySnapshot:
+    """ana waits for a prompt of ben, whose client changes what it sends as hers does."""
+    line = (
+        waiting(1, "ben", why="quiet", why_s=9.0, uncached_tokens=77_123),
+        waiting(2, "ana", why="gate", why_s=23.0, why_tokens=77_123, uncached_tokens=800),
+    )
+    seats = (
+        seat("ana", hit_share=0.71, expected_share=0.953, expected_tokens=900, over_share=True),
+        seat("ben", expected_share=0.313, expected_tokens=31_313),
+    )
+    changes = {
+        "waiting": line,
+        "lane": lane(next_seat="ben", next_tokens=77_123),
+        "watch": (watch_row("ana", lost_s=63.4), watch_row("ben", "codex", lost_s=777.0)),
+        "seats": seats,
+    }
+    return cared(gateway(0)).model_copy(update=changes)
+
+
+def test_an_own_wait_is_told_with_its_reason_and_nothing_of_the_other_but_a_length() -> None:
+    client = Site(snapshot=waits_for_ben()).logged_in()
+    html, told = client.get("/seat/fragment").text, client.get("/seat/status.json")
+    assert "a ~77K prompt of another seat is read first, about 23 s" in html
+    for foreign in (">ben<", '"ben"', "of ben", "77123", "77 123", "codex", "777", "31 %", "31313", "31 313"):
+        assert foreign not in html + told.text, foreign
+
+
+def test_an_own_client_that_changes_its_prompts_is_told_with_the_remedy() -> None:
+    html = Site(snapshot=waits_for_ben()).logged_in().get("/seat/fragment").text
+    assert "Since the gateway started: 71 %, where ~95 % should have been there." in html
+    assert "4 of the last 10 turns changed what was sent before" in html
+    assert "byte 18 212, in system prompt" in html
+    assert "CLAUDE_CODE_ATTRIBUTION_HEADER=0" in html
+    assert "You have used more in the last minutes" in html
+
+
+def test_a_client_that_changes_nothing_is_left_in_peace() -> None:
+    quiet = waits_for_ben().model_copy(update={"watch": (watch_row("ana", changed=0, last=None),)})
+    assert "claude-cli" not in Site(snapshot=quiet).logged_in().get("/seat/fragment").text
+
+
 def test_a_program_may_ask_with_the_key_itself() -> None:
     answer = Site().client().get("/seat/status.json", headers={"authorization": f"Bearer {KEYS['ben']}"})
     assert answer.json()["seat"] == "ben"
@@ -278,6 +319,15 @@ def test_a_hit_rate_is_explained(share: float | None, said: str) -> None:
     html = Site(usage=usage).logged_in().get("/seat/fragment").text
     assert said in html
     assert ("A beginning that changes" in html) is (share == 0.4)
+
+
+@pytest.mark.parametrize(("expected", "said"), [(0.42, "what was read anew was new"), (0.9, "What breaks the cache:")])
+def test_a_low_hit_rate_that_was_expected_is_nobodys_fault(expected: float, said: str) -> None:
+    rows = (seat("ana", hit_share=0.4, expected_share=expected),)
+    site = Site(snapshot=gateway(0, seats=rows), usage=Usage("ana", requests=3, hit_share=0.4))
+    assert said in site.logged_in().get("/seat/fragment").text
+    site.snapshot = site.snapshot.model_copy(update={"watch": (watch_row("ana"),)})
+    assert "What breaks the cache:" in site.logged_in().get("/seat/fragment").text, "a client changes what it sent"
 
 
 def test_a_budget_is_shown_with_what_it_means() -> None:

@@ -1,224 +1,21 @@
-"""gateway.status.compose: one view, its figures, its verdict and its findings."""
+"""gateway.status.compose: one view, its figures and its findings."""
 
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.engine import lifecycle
-from gateway.snapshot import GatewaySnapshot
-from gateway.state import BoxState, EngineProfile, Phase, Severity
-from gateway.status import verdict as status_verdict
+from gateway.state import EngineProfile, Phase, Severity
 from gateway.status.compose import DEMO_LABEL, view
 from gateway.status.figures import UNKNOWN, Figure, count, pace, percent, seconds
 from gateway.status.findings import arranged
 from gateway.status.views import FindingRow, StatusView
-from tests.status_sample import GPU, NOW_S, box, files, finding, gateway, seat, stream
+from tests.status_sample import GPU, NOW_S, box, cared, files, finding, gateway, seat, stream
 
 WARN, FAIL, INFO = Severity.WARN, Severity.FAIL, Severity.INFO
-
-Case = tuple[int, str, BoxState, GatewaySnapshot | None, str]
-
-
-def set_by_ana(mode: str) -> dict[str, object]:
-    return {"mode": mode, "mode_by": "ana", "mode_since_s": NOW_S - 300}
-
-
-CASES: list[Case] = [
-    (
-        1,
-        "warn",
-        box().model_copy(update={"stopping": True}),
-        gateway(1),
-        "Stopping: the daemon ends; 1 stream still runs.",
-    ),
-    (
-        1,
-        "warn",
-        box().model_copy(update={"stopping": True}),
-        None,
-        "Stopping: the daemon ends; the gateway does not answer any more.",
-    ),
-    (
-        2,
-        "bad",
-        box(),
-        None,
-        "Not serving: the gateway does not answer; the daemon starts it again by itself. To see why: "
-        "journalctl -u moe-appliance -n 50",
-    ),
-    (
-        3,
-        "warn",
-        box(),
-        gateway(2, draining=True, closed="draining"),
-        "Draining: new requests are refused; 2 streams still run.",
-    ),
-    (3, "warn", box(), gateway(0, draining=True), "Draining: new requests are refused; no stream runs."),
-    (
-        4,
-        "bad",
-        box(Phase.REFUSED, findings=(finding("cpu", FAIL),)),
-        gateway(0),
-        "Not serving: the cpu is wrong. Mend it, then: moe-appliance restart",
-    ),
-    (
-        4,
-        "bad",
-        box(Phase.REFUSED, findings=(finding("cpu", FAIL), finding("disk", FAIL))),
-        gateway(0),
-        "Not serving: 2 checks failed, the first: the cpu is wrong. Mend it, then: moe-appliance restart",
-    ),
-    (
-        4,
-        "bad",
-        box(Phase.REFUSED, cause=GPU),
-        gateway(0),
-        "Not serving: no space is left on the GPU. Mend it, then: moe-appliance restart",
-    ),
-    (
-        5,
-        "bad",
-        box(Phase.FAILED, cause=GPU),
-        gateway(0),
-        "Not serving: the engine failed 3 times with the same cause: no space is left on the GPU. Mend it, then: "
-        "moe-appliance restart",
-    ),
-    (
-        6,
-        "bad",
-        box(Phase.BACKOFF, cause=GPU, retry_at_s=NOW_S + 4),
-        gateway(0),
-        "Not serving: the engine ended: no space is left on the GPU; it starts again in 4 s. To start it now: "
-        "moe-appliance restart",
-    ),
-    (
-        6,
-        "bad",
-        box(Phase.BACKOFF),
-        gateway(0),
-        "Not serving: the engine ended: the cause is not known; it starts again soon. To start it now: "
-        "moe-appliance restart",
-    ),
-    (7, "warn", BoxState(), gateway(0), "Starting: nothing was heard of the engine yet."),
-    (7, "warn", box(Phase.OFF), gateway(0), "Not serving: the engine is off. To start it: moe-appliance restart"),
-    (8, "warn", box(Phase.STOPPING), gateway(0), "Not serving: the engine is being stopped."),
-    (
-        8,
-        "warn",
-        box(Phase.STOPPING, cause=GPU),
-        gateway(0),
-        "Not serving: the engine is being stopped: no space is left on the GPU.",
-    ),
-    (
-        9,
-        "warn",
-        box(Phase.STARTING, step="loading the model", progress=0.62),
-        gateway(0),
-        "Starting: the engine is loading the model (62 %).",
-    ),
-    (9, "warn", box(Phase.PREPARING), gateway(0), "Starting: the engine is being prepared."),
-    (9, "warn", box(Phase.STARTING), gateway(0), "Starting: the engine is starting up."),
-    (9, "warn", box(Phase.WARMING), gateway(0), "Starting: the engine is being tried out."),
-    (
-        10,
-        "warn",
-        box(),
-        gateway(2, closed="maintenance", **set_by_ana("drained")),
-        "Drained by ana 5 min ago: new requests are refused; 2 streams still run. To serve again: moe-appliance resume",
-    ),
-    (
-        4,
-        "bad",
-        box(Phase.REFUSED, cause=GPU),
-        gateway(0, closed="maintenance", **set_by_ana("drained")),
-        "Drained by ana 5 min ago. Not serving: no space is left on the GPU. Mend it, then: moe-appliance restart",
-    ),
-    (
-        12,
-        "warn",
-        box(),
-        gateway(1, 2, **set_by_ana("paused")),
-        "Paused by ana 5 min ago: nobody is let through, 2 wait; 1 stream still runs. To go on: moe-appliance resume",
-    ),
-    (
-        12,
-        "warn",
-        box(),
-        gateway(0, mode="paused"),
-        "Paused: nobody is let through, nobody waits; no stream runs. To go on: moe-appliance resume",
-    ),
-    (
-        11,
-        "warn",
-        box(),
-        gateway(0, closed="engine_lost"),
-        "Not serving: the engine is ready, admission is closed (engine lost).",
-    ),
-    (
-        13,
-        "warn",
-        box(),
-        gateway(4, 2, queue_max=2),
-        "Full: 4 of 4 streams busy, 2 of 2 wait; the next request is refused.",
-    ),
-    (
-        13,
-        "warn",
-        box(),
-        gateway(4, 0, queue_max=0),
-        "Full: 4 of 4 streams busy, nobody may wait; the next request is refused.",
-    ),
-    (14, "ok", box(), gateway(4, 3), "Full: 4 of 4 streams busy, 3 wait; the next ticket is free in ~6 s."),
-    (14, "ok", box(), gateway(4, 1, mean_hold_s=None), "Full: 4 of 4 streams busy, 1 waits."),
-    (15, "ok", box(), gateway(4), "Full: 4 of 4 streams busy, nobody waits."),
-    (16, "ok", box(), gateway(2, 1), "Serving: 2 of 4 streams busy, 1 waits because its seat has no stream left."),
-    (
-        16,
-        "ok",
-        box(),
-        gateway(2, 2),
-        "Serving: 2 of 4 streams busy, 2 wait because their seats have no stream left.",
-    ),
-    (17, "ok", box(), gateway(2), "Serving: 2 of 4 streams busy, nobody waits."),
-]
-
-
-@pytest.mark.parametrize(("rule", "tone", "state", "snapshot", "sentence"), CASES)
-def test_the_verdict_is_one_sentence_for_each_branch(
-    rule: int, tone: str, state: BoxState, snapshot: GatewaySnapshot | None, sentence: str
-) -> None:
-    verdict = view(state, snapshot, NOW_S).verdict
-    assert (verdict.sentence, verdict.tone, verdict.rule) == (sentence, tone, rule)
-
-
-def test_every_numbered_rule_is_reached_by_a_case() -> None:
-    text = Path(status_verdict.__file__).read_text()
-    listed = {int(number) for number in re.findall(r"^ ?(\d+)\. ", text, re.M)}
-    assert listed == {case[0] for case in CASES} | {18}
-
-
-def test_a_finding_makes_a_healthy_box_warn_and_is_named() -> None:
-    findings = (finding("clock", INFO), finding("listen"), finding("memory", FAIL))
-    verdict = view(box(findings=findings), gateway(2), NOW_S).verdict
-    assert verdict.rule == 17
-    assert verdict.tone == "warn"
-    assert verdict.sentence == (
-        "Serving: 2 of 4 streams busy, nobody waits. But: the memory is wrong (and 1 more). To mend it: mend memory"
-    )
-
-
-def test_a_finding_of_interest_only_changes_nothing() -> None:
-    assert view(box(findings=(finding("clock", INFO),)), gateway(), NOW_S).verdict.tone == "ok"
-
-
-def test_the_number_of_failures_is_the_one_that_the_lifecycle_counts() -> None:
-    assert status_verdict.SAME_CAUSE_LIMIT == lifecycle.SAME_CAUSE_LIMIT
 
 
 def test_the_lanes_are_as_many_as_streams_may_run() -> None:
@@ -365,7 +162,7 @@ def test_every_estimate_carries_the_mark_and_no_other(phase: Phase, running: int
             return [figure for child in value.values() for figure in figures(child)]
         return [figure for child in value for figure in figures(child)] if isinstance(value, list) else []
 
-    found = view(box(phase), gateway(running, wait) if known else None, NOW_S)
+    found = view(box(phase), cared(gateway(running, wait)) if known else None, NOW_S)
     for figure in figures(json.loads(found.model_dump_json())):
         assert (figure["text"] == UNKNOWN) == (figure["value"] is None)
         assert str(figure["text"]).startswith("~") == figure["estimated"]
