@@ -35,8 +35,8 @@ Rules, in the order in which they are applied; the code carries the same numbers
  6. Refused at arrival, if it cannot run at once: engine or gateway not serving; a bound of the queue, a second cold
     request of its seat beside one that waits (admission_bounds.py); a wait for tickets alone that is predicted beyond
     the deadline. Where nobody may wait (`queue_max` 0), 2 and 3 withhold nothing.
- 7. Nobody waits beyond `queue_deadline_s` without an answer.
- 8. A stream ends at `max_stream_s`, and `seat_grace_s` after its seat was taken away.
+ 7. Nobody waits beyond `queue_deadline_s` without an answer (admission_due.py).
+ 8. A stream ends at `max_stream_s`, and `seat_grace_s` after its seat was taken away (admission_due.py).
  9. Closing (engine lost, drain) answers every waiter at once; running streams are not touched.
 10. Held, no wait can be predicted: only the bounds of the queue and the deadline refuse, and say that the box is
     paused. Closed and held are two things: opening does not end a hold.
@@ -56,8 +56,9 @@ from typing import assert_never
 
 from gateway.admission_books import Books, Waiting
 from gateway.admission_bounds import bound_hit, budget_patience_s, retry_after_s
+from gateway.admission_due import ended, next_s, past_deadline
 from gateway.admission_lane import ColdLane, is_cold, next_cold
-from gateway.admission_order import may_run, starved_at_s
+from gateway.admission_order import may_run
 from gateway.admission_types import (
     RETRY_MAX_S,
     AdmissionView,
@@ -67,7 +68,6 @@ from gateway.admission_types import (
     Costs,
     Decision,
     Effect,
-    Ended,
     Event,
     FirstToken,
     Granted,
@@ -100,8 +100,6 @@ LAST_WAIT_SHARE = 1 / 2
 """Of the deadline: the last ticket is not withheld from anybody for longer than that."""
 MARGIN_S = 0.25
 """What is left of every reply's lead at least. Source: the simulation, see docs/measurements.md."""
-LOOK_AGAIN_S = 0.25
-"""How often the paces of running replies are looked at while a ticket waits for them."""
 _NOTHING: Mapping[TicketId, Sent] = MappingProxyType({})
 
 
@@ -357,47 +355,18 @@ class Admission:
         for running in self._books.running.values():
             running.end_at_s = running.since_s + limits.max_stream_s if limits.max_stream_s else None
 
-    # Time (rules 7 and 8)
+    # Time (rules 7 and 8; admission_due.py)
 
     def _expire(self, now_s: float, effects: list[Effect]) -> None:
-        books = self._books
-        for waiting in [waiting for waiting in books.waiting.values() if now_s >= self._deadline(waiting)]:
-            wait_s = len(books.waiting) * self.standing(now_s).hold_s() / max(1, self.limits.streams)
+        for waiting in past_deadline(self._books, self.limits, now_s):
+            wait_s = len(self._books.waiting) * self.standing(now_s).hold_s() / max(1, self.limits.streams)
             reason = Reason.PAUSED if self.held else Reason.DEADLINE
             effects.append(self._drop(waiting, reason, self._retry_after(wait_s, waiting.id)))
-        for running in books.running.values():
-            if running.told:
-                continue
-            if running.gone_at_s is not None and now_s >= running.gone_at_s:
-                running.told = True
-                effects.append(Ended(running.id, Reason.SEAT_GONE))
-            elif running.end_at_s is not None and now_s >= running.end_at_s:
-                running.told = True
-                effects.append(Ended(running.id, Reason.MAX_STREAM))
+        effects.extend(ended(self._books, now_s))
 
     def _wake_at_s(self, now_s: float) -> float | None:
-        due = [self._deadline(waiting) for waiting in self._books.waiting.values()]
-        for running in self._books.running.values():
-            if not running.told:
-                due += [at_s for at_s in (running.end_at_s, running.gone_at_s) if at_s is not None]
-        if self._books.waiting and self._free() > 0:
-            due += self._withheld_until_s(now_s)
-        return min(due, default=None)
-
-    def _withheld_until_s(self, now_s: float) -> list[float]:
-        """When a ticket that is withheld may go, other than by an event."""
-        due = [self._lane.spacing_until_s]
-        for waiting in self._books.waiting.values():
-            go_at_s = self._lane.go_at_s(waiting, self.limits)
-            due += [waiting.turn_from_s, waiting.equal_from_s] if go_at_s is None else [go_at_s]
-            due.append(starved_at_s(self._books, self.limits, waiting.seat))
-        due += [running.assumed_read_s for running in self._books.running.values() if running.read_s is None]
-        if self._watched:
-            due.append(now_s + LOOK_AGAIN_S)
-        return [at_s for at_s in due if at_s > now_s]
-
-    def _deadline(self, waiting: Waiting) -> float:
-        return waiting.arrived_s + self.limits.queue_deadline_s
+        lane = self._lane if self._free() > 0 else None
+        return next_s(self._books, self.limits, lane, now_s, watched=self._watched)
 
     # Small helpers
 

@@ -181,8 +181,8 @@ class Targets(_Part):
     """How the KV cache is stored; auto = as the family's engine does."""
     kv_tier_bytes: Count = 0
     """KV cache in host RAM, bytes in all; shared out over the cards' NUMA nodes. `[engine] host_kv_gib` must not be
-    above it. The line `host.kv_tier.rounded` is what vLLM's default connector may take on top: it pins each layer's part as a
-    power of two."""
+    above it. The line `host.kv_tier.rounded` is what vLLM's default connector may take on top: it pins each layer's
+    part as a power of two."""
     vision: bool = False
     """Whether the engine loads the vision tower."""
     draft: bool = True
