@@ -158,8 +158,11 @@ class Care:
 
     def engine_started(self, state: EngineState) -> None:
         """Another start of the engine: its cache is empty, its speed is what it was."""
+        told = state.profile.kv_tokens or state.abilities.kv_tokens
         if state.host_kv.on:  # nobody says how many tokens its bytes are: what is lost will tell
             self.index.capacity_tokens = None
+        elif told:
+            self.index.capacity_tokens = told
         elif self.index.capacity_tokens is None and state.context_tokens:
             self.index.capacity_tokens = state.context_tokens * state.profile.streams
         self.index.clear()

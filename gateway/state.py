@@ -111,14 +111,15 @@ class EngineProfile(_Wire):
     """What the engine was measured or declared to be able to do.
 
     `floor_tok_per_s`: the pace promised to one stream. `cold_tokens`: a prompt with more uncached
-    tokens than this is cold. `streams`: how many sequences may run at once. `demo` marks an engine that
-    tests the plumbing, not the answers.
+    tokens than this is cold. `streams`: how many sequences may run at once. `kv_tokens`: what its cache holds,
+    as declared. `demo` marks an engine that tests the plumbing, not the answers.
     """
 
     name: str
     floor_tok_per_s: float
     cold_tokens: int
     streams: int
+    kv_tokens: int | None = None
     demo: bool = False
 
 
@@ -129,7 +130,7 @@ class EngineAbilities(_Wire):
     the engine's path that counts the tokens of the same body. `continuation`: request paths where a partial
     assistant turn at the end is continued rather than answered. `images`: None = unknown. `sequence_copies`: how many
     sequences it has, each with a cache of its own, of which one can be copied into the others by way of a file in
-    `sequence_folder`, which is ours; 0 = it showed nothing of the kind.
+    `sequence_folder`, which is ours; 0 = it showed nothing of the kind. `kv_tokens`: what its cache holds, as it says.
     """
 
     dialects: tuple[str, ...] | None = None
@@ -138,6 +139,7 @@ class EngineAbilities(_Wire):
     images: bool | None = None
     sequence_copies: int = 0
     sequence_folder: str | None = None
+    kv_tokens: int | None = None
 
 
 class Cause(_Wire):

@@ -13,13 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from appliance.cli.context import JsonOption
-from appliance.errors import ConfigError, MoeError
+from appliance.errors import MoeError
 
 _CASE = "B"
 _SEEDS = 8
 _SEATS_MAX = 200
 _KV_TOKENS_MAX = 10**9
-_PACE_MAX_BYTES = 1 << 20
 
 SeatsOption = Annotated[
     str | None, typer.Option("--seats", metavar="N,N", help="How many developers one pod has; several to compare.")
@@ -53,6 +52,9 @@ PaceOption = Annotated[
         "--pace", metavar="FILE", help="A box's own pace (.json: ms_per_token, prefill). Default: the study's."
     ),
 ]
+MeasuredOption = Annotated[
+    bool, typer.Option("--measured", help="This box's own pace: what its gateway has measured of the engine.")
+]
 SeedsOption = Annotated[
     int | None, typer.Option("--seeds", min=1, max=1000, help="Days of each. Default: 8; with --table 24.")
 ]
@@ -76,6 +78,7 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
+    ctx: typer.Context,
     seats: SeatsOption = None,
     policy: PolicyOption = None,
     kv_case: CaseOption = None,
@@ -83,6 +86,7 @@ def simulate(
     host_kv: HostOption = False,
     profile: ProfileOption = None,
     pace: PaceOption = None,
+    measured: MeasuredOption = False,
     seeds: SeedsOption = None,
     hours: HoursOption = 8.0,
     cap: CapOption = None,
@@ -99,13 +103,14 @@ def simulate(
 
     if table:
         given = (seats, policy, kv_case, kv_tokens, profile, pace, cap, floor, plot)
-        if any(value is not None for value in given) or host_kv or no_deadline:
+        if any(value is not None for value in given) or host_kv or no_deadline or measured:
             raise typer.BadParameter("it takes --seeds, --hours and --json only", param_hint="--table")
         trials, seeds = cells.table(hours), seeds or cells.TABLE_SEEDS
     else:
         scenario = _scenario(kv_case, kv_tokens, host_kv=host_kv, hours=hours, no_deadline=no_deadline)
         scenario = _with_limits(scenario, cap, floor)
-        scenario = _with_files(scenario, profile, pace)
+        scenario = _with_pace(scenario, pace, ctx.obj.paths.state_dir if measured else None)
+        scenario = _with_profile(scenario, profile)
         names = _policies(policy, scenario.limits.streams, drawn=plot is not None)
         case = None if kv_tokens is not None or host_kv else kv_case or _CASE
         numbers = _seats(seats, drawn=plot is not None)
@@ -145,37 +150,25 @@ def _with_limits(scenario: Any, cap: int | None, floor: float | None) -> Any:
     return replace(scenario, limits=replace(limits, streams=streams, floor_tok_per_s=floor_tok_per_s))
 
 
-def _with_files(scenario: Any, profile: Path | None, pace: Path | None) -> Any:
+def _with_pace(scenario: Any, file: Path | None, state_dir: Path | None) -> Any:
+    """`state_dir`: of the box whose measurements count; None = nobody asks for them."""
+    from appliance.cli.simulate_pace import pace_of_box, pace_of_file
+
+    if file is not None and state_dir is not None:
+        raise typer.BadParameter("take one of --pace and --measured", param_hint="--measured")
+    if file is not None:
+        return replace(scenario, pace=pace_of_file(file))
+    return scenario if state_dir is None else replace(scenario, pace=pace_of_box(state_dir))
+
+
+def _with_profile(scenario: Any, file: Path | None) -> Any:
     from appliance.sizing.importers import profile_of
     from gateway.simulation.week import developer_of
 
-    if pace is not None:
-        scenario = replace(scenario, pace=_pace_of(pace))
-    if profile is not None:
-        floor = scenario.limits.floor_tok_per_s
-        scenario = replace(scenario, developer=developer_of(profile_of(profile), floor, scenario.pace))
-    return scenario
-
-
-def _pace_of(file: Path) -> Any:
-    from appliance.files import NotRegularError, read_regular
-    from appliance.printable import printable
-    from gateway.simulation.pace import from_values
-    from gateway.sizing.profile import json_values
-
-    shown = printable(str(file))
-    try:
-        raw = read_regular(file, _PACE_MAX_BYTES)
-    except FileNotFoundError as error:
-        raise ConfigError(f"{shown}: there is no such file", "name an existing file with --pace") from error
-    except NotRegularError as error:
-        raise ConfigError(f"{shown}: is not a regular file", "name a file with --pace") from error
-    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{shown}: cannot be read: {why}", f"ls -l {shown}") from error
-    if len(raw) > _PACE_MAX_BYTES:
-        raise ConfigError(f"{shown}: is too large to be a pace", "name a file of ms_per_token and prefill with --pace")
-    return from_values(Path(shown), json_values(Path(shown), raw))
+    if file is None:
+        return scenario
+    developer = developer_of(profile_of(file), scenario.limits.floor_tok_per_s, scenario.pace)
+    return replace(scenario, developer=developer)
 
 
 def _policies(given: Sequence[str] | None, cap: int, *, drawn: bool) -> list[str]:

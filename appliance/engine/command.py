@@ -48,6 +48,7 @@ class CommandEngine:
             floor_tok_per_s=settings.floor_tok_per_s,
             cold_tokens=settings.cold_tokens,
             streams=settings.streams,
+            kv_tokens=settings.kv_tokens,
         )
 
     def _tier(self) -> HostTier | None:

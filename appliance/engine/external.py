@@ -30,6 +30,7 @@ class ExternalEngine:
             floor_tok_per_s=settings.floor_tok_per_s,
             cold_tokens=settings.cold_tokens,
             streams=settings.streams,
+            kv_tokens=settings.kv_tokens,
         )
 
     def findings(self, facts: Facts) -> tuple[Finding, ...]:

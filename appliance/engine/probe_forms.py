@@ -6,6 +6,7 @@ Source of the forms: xllamacpp 2026.10.11549, measured; vLLM 0.32, measured; Ope
 from __future__ import annotations
 
 import base64
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ _QUESTION = "Which color is a ripe tomato? Answer with one word."
 _ABSENT = (404, 405, 501)
 _BUSY = (408, 425, 429, 502, 503, 504)
 _PIXELS = 64
+_CACHE_CONFIG = "vllm:cache_config_info{"
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Verdict(Enum):
@@ -168,3 +171,12 @@ def sees_images(answer: Answer, prompt: int | None) -> bool | None:
         return None if answer.status == 200 else False
     read = prompt_tokens(CHAT, answer)
     return read is None or prompt is None or read > prompt  # else it was dropped without a word
+
+
+def kv_tokens(metrics: str) -> int | None:
+    """What the cache holds by vLLM's metrics: blocks on the card times tokens a block; None = they do not say."""
+    line = next((line for line in metrics.splitlines() if line.startswith(_CACHE_CONFIG)), "")
+    labels = dict(_LABEL.findall(line))
+    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    tokens = int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else 0
+    return tokens or None

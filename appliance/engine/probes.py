@@ -10,6 +10,7 @@ Talks HTTP to the engine. Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ async def probe(
             await probes.ask_continuation()
             progress("asking whether it reads images", 0.95)
             await probes.ask_images()
+            await probes.ask_kv_tokens()
             if sequence_folder is not None:
                 await probes.ask_copies(sequence_folder)
     except TimeoutError:
@@ -90,6 +92,7 @@ class _Probes:
     _images: bool | None = None
     _copies: int = 0
     _folder: Path | None = None
+    _kv_tokens: int | None = None
 
     def shown(self) -> Shown:
         abilities = EngineAbilities(
@@ -99,6 +102,7 @@ class _Probes:
             images=self._images,
             sequence_copies=self._copies,
             sequence_folder=str(self._folder) if self._copies else None,
+            kv_tokens=self._kv_tokens,
         )
         return Shown(abilities, tuple(self.notes))
 
@@ -190,6 +194,12 @@ class _Probes:
             self._copies, self._folder = len(states), folder
         else:
             self.notes.append(f"a copy of a sequence: {len(done)} of {len(others)} took it")
+
+    async def ask_kv_tokens(self) -> None:
+        """Metrics are not every engine's, and nothing is wrong where there are none."""
+        with contextlib.suppress(httpx.HTTPError):
+            response = await self.client.get("/metrics", timeout=self.probe_s)
+            self._kv_tokens = forms.kv_tokens(response.text) if response.status_code == 200 else None
 
     # What the engine says
 

@@ -69,6 +69,9 @@ class _Declared(_Table):
     """A prompt with more uncached tokens than this is cold. Default 12000."""
     streams: Annotated[int, Field(strict=True, ge=1, le=256)] = 4
     """Streams that the engine may run at once. Default 4."""
+    kv_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
+    """Tokens that the engine's prefix cache holds, of all streams together. Default: none, as the engine's metrics say
+    (vLLM), else learned from what turns out to be lost."""
 
 
 class CommandSettings(_Declared):

@@ -34,9 +34,12 @@ EXPLAINED_SHARE = 0.5
 """A loss is the cache's when half of what was held is younger than what was lost."""
 SHRINK = 0.9
 GROW = 1.1
-LOSSES_MIN = 3
+LOSSES_MIN = 2
+EXPLAINED_S = 3600.0
+"""So many losses that its size explains within so many seconds say something of the cache. A box that is a little too
+small for its team loses a prompt every few minutes."""
 LOSSES_S = 300.0
-"""Losses within that many seconds, before they say something of the cache."""
+"""What is told as lost lately."""
 _LOSSES_KEPT = 1000
 
 
@@ -266,7 +269,7 @@ class PrefixIndex:
         if younger < EXPLAINED_SHARE * others:
             return False
         self._explained_s.append(now_s)
-        if sum(now_s - at_s <= LOSSES_S for at_s in self._explained_s) < LOSSES_MIN:
+        if sum(now_s - at_s <= EXPLAINED_S for at_s in self._explained_s) < LOSSES_MIN:
             return False
         self._blocks.drop_older(age)
         believed = others if self.capacity_tokens is None else min(others, self.capacity_tokens)

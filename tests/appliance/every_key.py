@@ -22,6 +22,7 @@ DECLARED: dict[str, Any] = {
     "floor_tok_per_s": 20.5,
     "cold_tokens": 100,
     "streams": 3,
+    "kv_tokens": 5000,
     "health_path": "/ready",
     "start_timeout_s": 5.5,
 }

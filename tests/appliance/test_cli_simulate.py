@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 from appliance.cli import simulate
 from appliance.errors import ConfigError, MoeError
+from gateway.learning.learned import NAME, Learned
+from gateway.learning.paces import Written
 
 WANTED_KEYS = {
     "policy", "kv_case", "seats", "at_pace_share", "g30_share", "failed_share", "p95_wait_s", "collapses", "seeds"
@@ -22,11 +25,21 @@ WANTED_KEYS = {
 SHORT = ("--hours", "0.5", "--seeds", "2")
 
 
-def run(*line: str) -> Result:
+@dataclass(frozen=True)
+class Paths:
+    state_dir: Path
+
+
+@dataclass(frozen=True)
+class FakeBox:
+    paths: Paths
+
+
+def run(*line: str, state_dir: Path = Path("/nowhere")) -> Result:
     app = typer.Typer()
     app.callback()(lambda: None)
     simulate.register(app)
-    return CliRunner().invoke(app, ["simulate", *line], catch_exceptions=False)
+    return CliRunner().invoke(app, ["simulate", *line], obj=FakeBox(Paths(state_dir)), catch_exceptions=False)
 
 
 def answer(*line: str) -> list[dict[str, Any]]:
@@ -140,6 +153,36 @@ class TestFiles:
             run("--seats", "1", "--pace", str(tmp_path))
 
 
+class TestMeasured:
+    LINE = ("--seats", "1", "--policy", "none", "--measured", *SHORT)
+
+    def test_the_engine_that_served_last_gives_the_pace(self, tmp_path: Path) -> None:
+        learned = Learned.load(tmp_path)
+        for engine, ms, at_s in (("old", 9.0, 1.0), ("new\x1b[2J", 31.0, 2.0)):
+            known = learned.of(engine, "m")
+            known.at_s = at_s
+            for _ in range(5):
+                known.paces.note(Written(1.0, 1000 / ms, 400, False), 0.0)
+        assert learned.keep() == ""
+        said = plain(run(*self.LINE, state_dir=tmp_path))
+        assert "The pod, by what this box measured of m on new\\x1b[2J (reading: nothing yet, so the study's)" in said
+        assert "streams takes 31," in said
+
+    def test_a_box_that_measured_nothing_says_so(self, tmp_path: Path) -> None:
+        with pytest.raises(MoeError, match="has measured nothing") as caught:
+            run(*self.LINE, state_dir=tmp_path)
+        assert "leave out --measured" in caught.value.remedy
+        (tmp_path / NAME).write_text('{"version":1,"engines":[]}')
+        with pytest.raises(MoeError, match="has measured nothing"):
+            run(*self.LINE, state_dir=tmp_path)
+
+    def test_a_file_that_cannot_be_read_is_left_where_it_is(self, tmp_path: Path) -> None:
+        (tmp_path / NAME).write_text("{")
+        with pytest.raises(MoeError, match="cannot be read: it is no JSON"):
+            run(*self.LINE, state_dir=tmp_path)
+        assert (tmp_path / NAME).read_text() == "{"
+
+
 class TestPlot:
     def test_one_number_is_drawn_in_quarters_for_each_policy(self, tmp_path: Path) -> None:
         file = tmp_path / "plot.svg"
@@ -179,6 +222,8 @@ class TestRefused:
             (("--seats", "2", "--kv-tokens", "100"), "20000"),
             (("--table", "--seats", "2"), "--table"),
             (("--table", "--host-kv"), "--table"),
+            (("--table", "--measured"), "--table"),
+            (("--seats", "2", "--measured", "--pace", "p.json"), "take one of"),
         ],
     )
     def test_wrong_usage_says_what_to_write(self, line: tuple[str, ...], said: str) -> None:

@@ -54,6 +54,7 @@ class Engine:
     usage: bool = True
     image_tokens: int | None = None
     replies: dict[str, Reply] = field(default_factory=dict)
+    metrics: str = ""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     inside: int = 0
 
@@ -62,8 +63,10 @@ class Engine:
         self.inside += 1
         try:
             await asyncio.sleep(0)
-            body = json.loads(request.content)
             path = request.url.path
+            if request.method == "GET":
+                return httpx.Response(200 if path == "/metrics" and self.metrics else 404, text=self.metrics)
+            body = json.loads(request.content)
             self.asked.append((path, body))
             return self.replies.get(path, lambda body: self._answer(path, body))(body)
         finally:

@@ -46,7 +46,7 @@ class Engine:
             return self.reply(request)
         if request.url.path == "/v1/models":
             return httpx.Response(200, json=MODELS)
-        if not json.loads(request.content).get("stream"):  # a probe
+        if request.method == "GET" or not json.loads(request.content).get("stream"):  # a probe
             return httpx.Response(404)
         return httpx.Response(
             200,
@@ -110,10 +110,11 @@ async def test_the_probes_come_after_the_two_completions_and_progress_only_grows
     engine = Engine()
     steps: list[tuple[str, float | None]] = []
     await warmed(engine, model="m2", steps=steps)
-    streamed = [json.loads(request.content).get("stream", False) for request in engine.requests[1:]]
+    posted = [json.loads(request.content) for request in engine.requests if request.method == "POST"]
+    streamed = [body.get("stream", False) for body in posted]
     assert streamed[:2] == [True, True]
     assert not any(streamed[2:])
-    assert {json.loads(request.content)["model"] for request in engine.requests[1:]} == {"m2"}
+    assert {body["model"] for body in posted} == {"m2"}
     assert [step for step, _ in steps] == [
         "listing the models",
         "answering a first time",

@@ -12,7 +12,7 @@ from gateway.care import Care, Prompt
 from gateway.learning.learned import Learned
 from gateway.meter import Meter, Usage
 from gateway.prefix.fingerprint import fingerprint
-from gateway.state import EngineProfile, EngineState, Phase
+from gateway.state import EngineAbilities, EngineProfile, EngineState, HostKv, Phase
 
 CHAT = "/v1/chat/completions"
 LONG = "tree " * 40_000
@@ -45,11 +45,18 @@ class Desk:
         self.start("one")
         self.count = 0
 
-    def start(self, start_id: str) -> None:
-        profile = EngineProfile(name="fake", floor_tok_per_s=40.0, cold_tokens=12_000, streams=4)
-        state = EngineState(phase=Phase.READY, start_id=start_id)
+    def start(self, start_id: str, kv_tokens: int | None = None, told: int | None = None, host: bool = False) -> None:
+        profile = EngineProfile(name="fake", floor_tok_per_s=40.0, cold_tokens=12_000, streams=4, kv_tokens=kv_tokens)
         self.care.engine_started(
-            state.model_copy(update={"profile": profile, "models": ("m",), "context_tokens": 200_000})
+            EngineState(
+                phase=Phase.READY,
+                start_id=start_id,
+                profile=profile,
+                models=("m",),
+                context_tokens=200_000,
+                abilities=EngineAbilities(kv_tokens=told),
+                host_kv=HostKv(on=host),
+            )
         )
 
     def prompt(self, *texts: str, seat: str = "ana", streamed: bool = True) -> tuple[Prompt, FakeTap]:
@@ -181,3 +188,16 @@ def test_what_was_learned_is_there_after_a_restart_of_the_gateway(desk: Desk, tm
     assert desk.care.learned.keep() == ""
     other, _ = Desk(tmp_path).prompt("bush " * 40_000)
     assert other.price().prefill_s == pytest.approx(SPEED * other.price().prompt_tokens, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "told", "host", "capacity"),
+    [(700_000, 600_000, False, 700_000), (None, 600_000, False, 600_000), (None, None, False, 800_000)]
+    + [(700_000, None, True, None)],
+    ids=["declared", "as the engine says", "as much as its streams may hold", "with a host tier nobody knows"],
+)
+def test_how_much_the_cache_holds_is_taken_from_who_knows_best(
+    desk: Desk, declared: int | None, told: int | None, host: bool, capacity: int | None
+) -> None:
+    desk.start("two", kv_tokens=declared, told=told, host=host)
+    assert desk.care.index.capacity_tokens == capacity
