@@ -23,8 +23,8 @@ Rules, in the order in which they are applied; the code carries the same numbers
     a. Nothing runs: it goes now, unless a warm request may run instead and either the spacing has not passed or the
        cold one stands behind turns or budgets (1b, 1c).
     b. Its clock starts when it could first have gone: spacing passed, a ticket free, no cold prompt being read. From
-       then on the gate is closed: nobody is admitted, so that running replies can end. Who stands behind turns or
-       budgets closes no gate.
+       then on the gate is closed: nobody is admitted, so that running replies can end or get ahead. Who stands behind
+       turns or budgets closes no gate.
     c. It goes as soon as all running replies write and none would fall behind its pace by its F.
     d. After `quiet_s` it goes anyway. The gate is open again while it is read.
  3. The last ticket is given to a warm request only if no running reply falls behind its pace by it: the most that one

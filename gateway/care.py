@@ -6,7 +6,8 @@ curve of how fast the engine reads; what it was found to take teaches both.
 Rules:
 - A prompt begins in the index in the call that grants its ticket and ends there before the ticket comes back, so that
   the next decision is taken on the cache as it is then.
-- Prompts reach the engine in the order of their tickets where it matters: a cold one before those after it.
+- Prompts reach the engine in the order of their tickets where it matters: a long one before those after it. Long is by
+  tokens alone, however fast the engine is: others stand still while it is read. Admission's cold is also by seconds.
 - The curve learns only from prompts that the engine read alone, from sending to the first token.
 - An engine that sends nothing of one stream while others move keeps it back (tool calls, above all): the stream goes on
   at its own pace until it is heard of again.
@@ -15,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 LEAD_S = 1.0
 """A long body takes longer to send, and an engine longer to take it in, than a short one: so long, or as long as it is
-read if that is less, a cold prompt is ahead of what gets its ticket after it. Else the engine would read the short one
+read if that is less, a long prompt is ahead of what gets its ticket after it. Else the engine would read the short one
 first, and keep its reply waiting while it reads the long one. Costs nothing: nothing else is read meanwhile."""
 
 
@@ -60,11 +62,12 @@ class Prompt:
     ticket: TicketId | None = None
     uncached_tokens: int | None = None
     read: bool = False
-    cold: bool = False
+    long: bool = False
     clean_s: float | None = None
     _reading: Reading | None = None
-    _send_at_s: float = 0.0
+    _ahead: tuple[Prompt, ...] = ()
     _lead_until_s: float = 0.0
+    _lead_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def meter(self) -> Meter | None:
@@ -82,21 +85,25 @@ class Prompt:
         """It goes to the engine."""
         price, now_s = self.price(), self.care.now()
         self.ticket, self.uncached_tokens = ticket, price.uncached_tokens
-        self.cold = price.uncached_tokens > self.care.cold_tokens
-        self._send_at_s = self.care.lead_until_s()
-        self._lead_until_s = now_s + min(LEAD_S, price.prefill_s) if self.cold else 0.0
+        self.long = price.uncached_tokens > self.care.cold_tokens
+        self._ahead = self.care.leading()
+        self._lead_until_s = now_s + min(LEAD_S, price.prefill_s) if self.long else 0.0
         self._reading = self.care.index.begin(self.print_, self.seat, now_s)
         self.care.granted(ticket, self)
 
     async def in_turn(self) -> None:
-        """Wait until a cold prompt that got its ticket before is at the engine."""
-        if (wait_s := self._send_at_s - self.care.now()) > 0:
-            await asyncio.sleep(wait_s)
+        """Wait until the long prompts that got their tickets before are at the engine, or have left."""
+        ahead, self._ahead = self._ahead, ()
+        for prompt in ahead:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(prompt._lead_until_s):
+                    await prompt._lead_over.wait()
 
     def first_token(self) -> None:
         """The engine has read it."""
         if self.ticket is not None and not self.read:
             self.read = True
+            self._lead_over.set()
             self.clean_s = self.care.was_read(self.ticket, self)
             if self.place is not None:
                 self.place.first_token()
@@ -105,14 +112,17 @@ class Prompt:
         """The engine is done with it, or it never came to that: the ticket goes back, with the cache as it is now. Does
         nothing the second time."""
         tap, tokens = self.tap(), 0.0
-        if self._reading is not None and self.ticket is not None:
-            reading, self._reading = self._reading, None
-            usage = tap.meter.usage if tap is not None else None
-            self.care.index.end(reading, usage, read=self.read, now_s=self.care.now())
-            self.care.ended(self.ticket, self, tap.meter if tap is not None and tap.whole else None)
-            tokens = float(tap.meter.tokens) if tap is not None else 0.0
-        if self.place is not None:
-            self.place.leave(tokens)
+        self._lead_over.set()
+        try:
+            if self._reading is not None and self.ticket is not None:
+                reading, self._reading = self._reading, None
+                usage = tap.meter.usage if tap is not None else None
+                tokens = float(tap.meter.tokens) if tap is not None else 0.0
+                self.care.index.end(reading, usage, read=self.read, now_s=self.care.now())
+                self.care.ended(self.ticket, self, tap.meter if tap is not None and tap.whole else None)
+        finally:  # whatever could not be learned, nobody waits for a ticket that is never given back
+            if self.place is not None:
+                self.place.leave(tokens)
 
 
 class _SentNow(Mapping[TicketId, Sent]):
@@ -137,7 +147,7 @@ class _SentNow(Mapping[TicketId, Sent]):
 @dataclass(slots=True)
 class Care:
     """One per gateway. `now`: the loop's clock. `known`: what was learned of the engine that serves now; `cold_tokens`:
-    above that, a prompt is cold to it."""
+    of its profile; with more that is not cached a prompt is long."""
 
     learned: Learned
     now: Callable[[], float]
@@ -187,14 +197,14 @@ class Care:
         """One more is read."""
         self.running[ticket] = prompt
         self._reads.sent(ticket, self.now())
-        if prompt.cold:
+        if prompt.long:
             self._together.reading(ticket)
 
     def was_read(self, ticket: TicketId, prompt: Prompt) -> float | None:
         """Its first token is here; how long it was read, None when that was not its time alone."""
         now_s = self.now()
         self._together.decoding(ticket, now_s)
-        self.changed(dear=prompt.cold)
+        self.changed(dear=prompt.long)
         return self._reads.read(ticket, now_s)
 
     def ended(self, ticket: TicketId, prompt: Prompt, meter: Meter | None) -> None:
@@ -235,9 +245,10 @@ class Care:
             return Sent(sent.tokens + sent.tokens / spent_s * (heard_s - sent.at_s), heard_s)
         return sent
 
-    def lead_until_s(self) -> float:
-        """Until when the cold prompt that is being read is on its way to the engine; 0 = none is."""
-        return max((prompt._lead_until_s for prompt in self.running.values() if not prompt.read), default=0.0)
+    def leading(self) -> tuple[Prompt, ...]:
+        """The long prompts that are on their way to the engine."""
+        now_s = self.now()
+        return tuple(prompt for prompt in self.running.values() if not prompt.read and prompt._lead_until_s > now_s)
 
     @property
     def cap(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,7 +18,7 @@ import orjson
 
 from gateway import lastgood
 from gateway.admission import Admission
-from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Limits, Reason
+from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Reason
 from gateway.bodies import BodyBudget, LargeBodies
 from gateway.care import Care
 from gateway.connections import Connections
@@ -36,7 +36,7 @@ from gateway.logs import Log
 from gateway.overlay import Mode, Overlay
 from gateway.overlayfile import KEEP_EVERY_S, OverlayFile
 from gateway.prefix.kept import NAME as KEPT_NAME
-from gateway.prefix.kept import Keeper, Kept, kept_bytes, read_kept
+from gateway.prefix.kept import Keeper, Kept, keeping, read_kept
 from gateway.prewarm.reader import Reader
 from gateway.problem import Problem, ended, engine_not_ready, maintenance, unknown_model
 from gateway.runs import Runs
@@ -104,7 +104,6 @@ class Core:
     ledger: Ledger | None = None
     connections: Connections = field(default_factory=Connections)
     _suspect: str | None = None
-    _limits: Limits | None = None
     _seats_at_s: float = field(default_factory=time.time)
     started_s: float = field(default_factory=time.time)
     all_done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -172,8 +171,8 @@ class Core:
             )
         self.care.changed(dear=False)
 
-    def _what_is_warm(self) -> bytes | None:
-        return kept_bytes(self.engine.start_id, self.care.index, self.runs.dump()) if self.engine is not None else None
+    def _what_is_warm(self) -> Generator[None, None, bytes] | None:
+        return keeping(self.engine.start_id, self.care.index, self.runs.dump()) if self.engine is not None else None
 
     def _guard(self, now_s: float) -> None:
         """Take the cap that the floor guard leaves, and tell of its changes."""
@@ -183,10 +182,7 @@ class Core:
         )
         change = self.care.guarded(now_s, terms)
         self.care.cold_tokens = profile.cold_tokens
-        limits = limits_of(settings, profile, self.care.cap)
-        if limits != self._limits:
-            self._limits = limits
-            self.limiter.set_limits(limits)
+        self.limiter.set_limits(limits_of(settings, profile, self.care.cap))
         if change is not None:
             self.log.warning("admission.cap", before=change.before, cap=change.cap, why=str(change.why))
             severity = Severity.INFO if change.cap > change.before else Severity.WARN

@@ -219,7 +219,7 @@ class Exchange:
             reply.abort()
 
     def _forget_body(self, reservation: Reservation) -> None:
-        """The engine has it; nothing will be asked about the prompt again."""
+        """The engine has it. A turn is kept to be read again after a restart; nothing else is asked about a prompt."""
         assert self.prepared is not None
         if self.call is not None and not self.call.helper and self.prepared.body:
             self.core.prewarm.keep(self.call.run.key, self.outcome.seat, self.dialect.path, self.prepared.body)
@@ -255,7 +255,8 @@ class Exchange:
             headers["authorization"] = f"Bearer {engine.key}"
 
         def make_tap(status: int, content_type: str) -> Tap:
-            tap = self.dialect.tap(prepared, status, is_event_stream(content_type))
+            assert self.prepared is not None  # not the one above, whose body would live as long as the reply
+            tap = self.dialect.tap(self.prepared, status, is_event_stream(content_type))
             if isinstance(tap, ResponsesTap):
                 tap.opened = self.client.started
             return tap
@@ -341,8 +342,7 @@ class Exchange:
 
     async def _keep_open(self, position: int = 0, depth: int = 0, why: str = "") -> None:
         if not self.client.started:
-            tap = self.reply.tap if self.reply is not None else None
-            if isinstance(tap, ResponsesTap):  # before anything is awaited: the engine's own may come meanwhile
+            if isinstance(tap := self._tap(), ResponsesTap):  # before any await: the engine's own may come meanwhile
                 tap.opened = True
             await self._start_stream()
             if opening := self.dialect.opening(self.outcome.request_id):
@@ -366,7 +366,7 @@ class Exchange:
         self.outcome.code = self.outcome.code or problem.code
         if self.client.started:
             self.outcome.status = 200
-            await self.client.put(self.dialect.stream_error(problem, self.reply.tap if self.reply else None))
+            await self.client.put(self.dialect.stream_error(problem, self._tap()))
             return
         self.outcome.status = problem.status
         headers = [(b"x-request-id", self.outcome.request_id.encode()), *problem_headers(problem)]

@@ -1,10 +1,19 @@
-"""Replaces a small file at once. Touches that file and one beside it."""
+"""Reads a small file, and replaces one at once. Touches that file and one beside it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from pathlib import Path
+
+
+def read_small(path: Path, max_bytes: int) -> bytes:
+    """All of `path`. Raises OSError, and ValueError when it is longer than `max_bytes`: it is none of ours then."""
+    with path.open("rb") as file:
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise ValueError(f"longer than {max_bytes} bytes")
+    return raw
 
 
 def replace_file(path: Path, data: bytes, mode: int) -> None:

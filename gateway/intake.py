@@ -19,7 +19,7 @@ from gateway import problem as problems
 from gateway.bodies import Receive, Reservation, read_body
 from gateway.core import Core
 from gateway.dialects import Dialect, Prepared
-from gateway.learning.prompt import Prompt as Canonical
+from gateway.learning.prompt import CanonicalPrompt
 from gateway.parsing import parse, takes_long, too_intricate
 from gateway.prefix.fingerprint import Fingerprint, fingerprint_of
 from gateway.problem import Problem
@@ -56,7 +56,7 @@ class Taken:
 
     prepared: Prepared
     print_: Fingerprint
-    canonical: Canonical
+    canonical: CanonicalPrompt
 
 
 async def take(raw: bytes, dialect: Dialect, core: Core, seat: str) -> Taken | Problem:
@@ -89,8 +89,8 @@ async def _in_turn(raw: bytes, dialect: Dialect, core: Core, seat: str) -> tuple
         return _parsed(raw, dialect)
 
 
-def _described(body: dict[str, Any]) -> tuple[Canonical, Fingerprint]:
-    canonical = Canonical.of(body)
+def _described(body: dict[str, Any]) -> tuple[CanonicalPrompt, Fingerprint]:
+    canonical = CanonicalPrompt.of(body)
     return canonical, fingerprint_of(map(canonical.segment, range(len(canonical.ends))))
 
 

@@ -47,10 +47,6 @@ from gateway.admission_types import (
 )
 
 
-def _free_of_cost() -> Cost:
-    return Cost()
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is asked for. `price()`: what its prompt asks of the engine as the cache is now. `on_grant(id)`: it has its
@@ -65,7 +61,7 @@ class Request:
     over_budget: bool = False
     run_started_s: float | None = None
     streamed: bool = True
-    price: Callable[[], Cost] = _free_of_cost
+    price: Callable[[], Cost] = Cost
     on_grant: Callable[[TicketId], None] = lambda _: None
 
 
@@ -96,7 +92,7 @@ class Place:
 
     def why(self) -> Wait | None:
         """Why it waits; None when it does not."""
-        return self._limiter.waits().get(self.id)
+        return None if self.answer.done() else self._limiter.waits().get(self.id)
 
     def leave(self, tokens: float = 0.0) -> None:
         """Give the place or the ticket back, after so many tokens of output. Safe to call at any time and any number of

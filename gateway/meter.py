@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+TOKENS_MAX = 2**30
+"""Of one prompt or reply. No window is a thousandth of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -57,7 +60,9 @@ def _openai_usage(value: Any, prompt: str, completion: str, details: str) -> Usa
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """None for what no engine can have counted: sums and the ledger would keep it for ever."""
+    counted = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= TOKENS_MAX
+    return value if counted else None
 
 
 @dataclass(slots=True)

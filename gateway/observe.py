@@ -12,10 +12,13 @@ from gateway.core import Core
 from gateway.exchange import Exchange
 from gateway.history import Look
 from gateway.keyfile import HeldFile
+from gateway.learning.paces import SETTLED_TOKENS
+from gateway.learning.watch import WatchRow
 from gateway.learning.watch_findings import watch_findings
 from gateway.ledger.view import ledger_findings, month_of
 from gateway.limits import cap_of
 from gateway.overlay import Overlay
+from gateway.prefix.index import SeatHits
 from gateway.seats import AdminBook, SeatBook
 from gateway.snapshot import (
     CacheView,
@@ -33,10 +36,6 @@ from gateway.standing import Standing
 from gateway.state import Finding
 from gateway.tallies import BOUNDS_S, Histogram
 
-SETTLED_TOKENS = 32
-"""A pace of fewer tokens is an accident of its first pauses, and no stream that is slow."""
-
-
 EVENTS_SHOWN = 50
 """Events in a snapshot; `moe-appliance events` reads more."""
 
@@ -45,7 +44,7 @@ def snapshot(core: Core) -> GatewaySnapshot:
     """Everything the page shows of this process, now."""
     now_s = core.limiter.loop.time()
     standing = core.limiter.policy.standing(now_s)
-    admission = standing.view()
+    admission, watch = standing.view(), core.care.watch.rows(now_s)
     return GatewaySnapshot(
         at_s=time.time(),
         started_s=core.started_s,
@@ -66,13 +65,13 @@ def snapshot(core: Core) -> GatewaySnapshot:
         runs=core.runs.active(now_s),
         history=core.history.view(now_s, time.time()),
         events=core.events.recent(EVENTS_SHOWN),
-        findings=(*core.overlay.findings(), *ledger_findings(core), *_engine_findings(core, now_s)),
+        findings=(*core.overlay.findings(), *ledger_findings(core), *_engine_findings(core, watch)),
         ledger=core.ledger.state if core.ledger is not None else None,
         lane=_lane(admission),
         speed=_speed(core, now_s),
         cache=_cache(core, now_s),
         prewarm=core.prewarm.state,
-        watch=core.care.watch.rows(now_s),
+        watch=watch,
         **_mode(core.overlay.value),
         **_measured(core),
     )
@@ -222,6 +221,7 @@ def _seats(core: Core, admission: AdmissionView) -> tuple[SeatView, ...]:
     rows = []
     for name, account in core.seats.value.accounts.items():
         tally, budget = core.tallies.of(name), account.tokens_per_month
+        hits = core.care.index.hits.get(name) or SeatHits()
         month = month_of(core, name, budget)
         failed = sum(outcomes[name, word] for word in ("engine_lost", "engine_error", "ended", "failed"))
         rows.append(
@@ -238,8 +238,8 @@ def _seats(core: Core, admission: AdmissionView) -> tuple[SeatView, ...]:
                 prompt_tokens=tally.prompt_tokens,
                 cached_tokens=tally.cached_tokens,
                 hit_share=tally.hit_share,
-                expected_share=_expected_share(core, name),
-                expected_tokens=hits.expected_tokens if (hits := core.care.index.hits.get(name)) is not None else 0,
+                expected_share=hits.expected_tokens / hits.prompt_tokens if hits.prompt_tokens else None,
+                expected_tokens=hits.expected_tokens,
                 over_share=name in admission.over_share,
                 wait_p95_s=tally.wait_p95_s,
                 off_by=account.off_by,
@@ -251,15 +251,10 @@ def _seats(core: Core, admission: AdmissionView) -> tuple[SeatView, ...]:
     return tuple(rows)
 
 
-def _engine_findings(core: Core, now_s: float) -> tuple[Finding, ...]:
+def _engine_findings(core: Core, rows: tuple[WatchRow, ...]) -> tuple[Finding, ...]:
     """What the floor guard, the prefix watch and the prewarm found."""
-    guard, rows = core.care.guard, core.care.watch.rows(now_s)
+    guard = core.care.guard
     return (*(guard.findings() if guard is not None else ()), *watch_findings(rows), *core.prewarm.findings())
-
-
-def _expected_share(core: Core, seat: str) -> float | None:
-    hits = core.care.index.hits.get(seat)
-    return hits.expected_tokens / hits.prompt_tokens if hits is not None and hits.prompt_tokens > 0 else None
 
 
 def _file(held: HeldFile[SeatBook] | HeldFile[AdminBook], book: SeatBook | AdminBook) -> FileView:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.files import replace_file
+from gateway.files import read_small, replace_file
 from gateway.overlay import Changed, Mode, Overlay
 from gateway.state import Finding, Severity
 
@@ -45,7 +45,7 @@ class OverlayFile:
         """The overlay of a state folder; the default one when there is neither file nor copy. Raises nothing."""
         file = cls(state_dir / NAME)
         try:
-            file.value = _overlay(_bytes(file.path))
+            file.value = _overlay(read_small(file.path, FILE_MAX_BYTES))
         except FileNotFoundError:
             if file.copy.exists():
                 file._instead("it is gone")
@@ -122,7 +122,7 @@ class OverlayFile:
         """Use the copy, or drain; the file is replaced only when that can be written, so that the next start knows."""
         self.unread = why
         try:
-            self.value = _overlay(_bytes(self.copy))
+            self.value = _overlay(read_small(self.copy, FILE_MAX_BYTES))
         except (OSError, ValueError):
             self.value = Overlay(mode=Mode.DRAINED, changed=Changed(by=NOBODY, at_s=time.time()))
         with contextlib.suppress(OSError):  # a second name needs no room
@@ -144,18 +144,9 @@ class OverlayFile:
 def kept_in(state_dir: Path) -> Overlay | None:
     """What a state folder keeps, for who only looks; None when that cannot be read. Raises nothing."""
     try:
-        return _overlay(_bytes(state_dir / NAME))
+        return _overlay(read_small(state_dir / NAME, FILE_MAX_BYTES))
     except (OSError, ValueError):
         return None
-
-
-def _bytes(path: Path) -> bytes:
-    """Raises OSError, and ValueError when it is too long to be one of ours."""
-    with path.open("rb") as file:
-        raw = file.read(FILE_MAX_BYTES + 1)
-    if len(raw) > FILE_MAX_BYTES:
-        raise ValueError(f"longer than {FILE_MAX_BYTES} bytes")
-    return raw
 
 
 def _overlay(raw: bytes) -> Overlay:

@@ -52,8 +52,8 @@ class SeatView(_Wire):
     """One seat: `state` is active, disabled or expired; counts are since the gateway started, `off_by` names the admin
     who switched it off by hand. `hit_share`: cached of prompt tokens, 0..1, where the engine told both;
     `expected_share`: what the gateway expected of the same requests, in tokens `expected_tokens`; `over_share`: see
-    admission.py; `wait_p95_s`: of
-    the latest requests that got a ticket. `month_tokens`: against the budget, None without a ledger."""
+    admission.py; `wait_p95_s`: of the latest requests that got a ticket. `month_tokens`: against the budget, None
+    without a ledger."""
 
     name: str
     state: str

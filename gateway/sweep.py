@@ -10,9 +10,10 @@ from gateway.exchange import Exchange
 
 
 def sweep_all(core: Core, now_s: float) -> None:
-    """All of them, and what is told once a second."""
+    """All of them, and what is told or forgotten once a second."""
     core.sweep(now_s)
     core.prewarm.sweep(now_s)
+    core.care.watch.forget(now_s)
     for exchange in tuple(core.live):
         sweep(exchange, now_s)
 

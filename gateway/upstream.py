@@ -268,8 +268,10 @@ class EngineReply(asyncio.Protocol):
 
     def _end(self) -> None:
         self._ended = True
-        self._on_end()
-        self._wake()
+        try:
+            self._on_end()
+        finally:  # whoever reads must not wait for ever for what went wrong in there
+            self._wake()
 
 
 async def send(

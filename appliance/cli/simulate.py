@@ -117,12 +117,12 @@ def simulate(
         trials = _trials(scenario, names, numbers, case)
         seeds = seeds or _SEEDS
     found = simulate_all(trials, seeds)
-    if plot is not None:
-        _draw(trials, found, plot)
     if as_json:
         text.show_json(trials, found)
     else:
         text.show(trials, found)
+    if plot is not None:  # what took minutes is told also when this fails
+        _draw(trials, found, plot)
 
 
 def _trials(scenario: Any, policies: Sequence[str], seats: Sequence[int], case: str | None) -> list[Any]:
@@ -152,13 +152,16 @@ def _with_limits(scenario: Any, cap: int | None, floor: float | None) -> Any:
 
 def _with_pace(scenario: Any, file: Path | None, state_dir: Path | None) -> Any:
     """`state_dir`: of the box whose measurements count; None = nobody asks for them."""
-    from appliance.cli.simulate_pace import pace_of_box, pace_of_file
-
     if file is not None and state_dir is not None:
         raise typer.BadParameter("take one of --pace and --measured", param_hint="--measured")
-    if file is not None:
-        return replace(scenario, pace=pace_of_file(file))
-    return scenario if state_dir is None else replace(scenario, pace=pace_of_box(state_dir))
+    if file is None and state_dir is None:
+        return scenario
+    from appliance.cli.simulate_pace import pace_of_box, pace_of_file
+
+    if state_dir is not None:
+        return replace(scenario, pace=pace_of_box(state_dir))
+    assert file is not None
+    return replace(scenario, pace=pace_of_file(file))
 
 
 def _with_profile(scenario: Any, file: Path | None) -> Any:

@@ -1,6 +1,8 @@
 """Simulates many days on all usable CPUs. Touches child processes, and standard error for progress on a terminal.
 
-Rule: what comes back is in the order of what was asked, whichever CPU was faster.
+Rules:
+- What comes back is in the order of what was asked, whichever CPU was faster.
+- Ctrl-C is for the parent alone, which then ends its children at once: a day takes seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -37,11 +39,17 @@ def _simulated(days: Sequence[tuple[Scenario, str, int]]) -> Iterator[Day]:
     if processes < 2:
         yield from (simulate_day(*day) for day in days)
         return
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent)
+    pool = ProcessPoolExecutor(processes, get_context("spawn"))
     try:
-        yield from pool.map(_day, days)
+        with _blocked(signal.SIGINT):  # children keep it so
+            done = pool.map(_day, days)
+        yield from done
     except BrokenProcessPool as error:
         raise MoeError("a process of the simulation was killed", "free -m   shows whether memory ran out") from error
+    except KeyboardInterrupt:
+        for child in active_children():
+            child.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -50,8 +58,14 @@ def _day(given: tuple[Scenario, str, int]) -> Day:
     return simulate_day(*given)
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """It comes when this is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Step:

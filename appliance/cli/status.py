@@ -58,7 +58,7 @@ def render(view: StatusView, console: Console) -> None:
         status_prompts.cold(view, console)
         _queue(view, console)
         _seats(view, console)
-        status_prompts.care(view, console)
+        status_prompts.cache_and_speed(view, console)
         status_prompts.watch(view, console)
         status_live.history(view, console)
         _numbers(view, console)

@@ -28,7 +28,7 @@ def cold(view: StatusView, console: Console) -> None:
         say(console, (f"spacing left {lane.spacing_left}", "dim"), indent=2)
 
 
-def care(view: StatusView, console: Console) -> None:
+def cache_and_speed(view: StatusView, console: Console) -> None:
     """Cache, KV tier, pace and cap, prewarm, a line each."""
     if view.cache is None and view.speed is None and view.host_kv is None:
         return

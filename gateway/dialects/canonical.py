@@ -20,6 +20,8 @@ import orjson
 
 from gateway.dialects.rewrite import is_billing, rest_of_billing
 
+SYSTEM_ROLES = ("system", "developer")
+"""Of the messages that a system prompt is made of, where it is no field of its own."""
 _CONTENT = frozenset({"content", "output"})
 _MARKS = frozenset({"cache_control", "defer_loading"})
 """All that a tool has beside its definition; an `id` of its own a template may render."""

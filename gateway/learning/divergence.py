@@ -22,7 +22,7 @@ from enum import StrEnum
 import orjson
 
 from gateway.dialects.rewrite import BILLING
-from gateway.learning.prompt import Prompt, alike, first_difference
+from gateway.learning.prompt import CanonicalPrompt, alike, first_difference
 
 SHORTER_SHARE = 0.6
 """Source: clients compact to 30K of 160K tokens, see facts/simulation-model.md; a turn never takes two fifths away."""
@@ -70,7 +70,7 @@ class Divergence:
     origin: Origin
 
 
-def relation(before: Prompt, after: Prompt) -> tuple[Relation, int]:
+def relation(before: CanonicalPrompt, after: CanonicalPrompt) -> tuple[Relation, int]:
     """How `after` relates to `before`, and how many bytes both begin with."""
     if after.continues(before):
         return Relation.CONTINUES, len(before.data)
@@ -89,7 +89,7 @@ def relation(before: Prompt, after: Prompt) -> tuple[Relation, int]:
     return (Relation.CHANGED if changed else Relation.NEW), common
 
 
-def divergence(before: Prompt, after: Prompt, common: int) -> Divergence:
+def divergence(before: CanonicalPrompt, after: CanonicalPrompt, common: int) -> Divergence:
     """What changed between two prompts that begin with the same `common` bytes and were found CHANGED."""
     old, new = before.index_at(common), after.index_at(common)
     name = before.name(old) if old < before.tools else after.name(new)
@@ -112,13 +112,13 @@ def _collapsed(match: re.Match[bytes]) -> bytes:
 _TABLE = bytes(byte if byte in _KEPT or (chr(byte).isalnum() and byte < 128) else ord("*") for byte in range(256))
 
 
-def _same_messages(before: Prompt, after: Prompt) -> bool:
+def _same_messages(before: CanonicalPrompt, after: CanonicalPrompt) -> bool:
     """At least half of the other's messages are in this one."""
     old = _segments(before, before.heads, len(before.ends))
     return bool(old) and 2 * len(_shared(old, _segments(after, after.heads, len(after.ends)))) >= len(old)
 
 
-def _tools_stayed(before: Prompt, after: Prompt, old: int, new: int) -> bool:
+def _tools_stayed(before: CanonicalPrompt, after: CanonicalPrompt, old: int, new: int) -> bool:
     """Half of the longer list of tools is in both, or a part of one tool changed."""
     was, now = _segments(before, 0, before.tools), _segments(after, 0, after.tools)
     if 2 * len(_shared(was, now)) >= max(len(was), len(now)) or _same_values(was, now):
@@ -126,13 +126,13 @@ def _tools_stayed(before: Prompt, after: Prompt, old: int, new: int) -> bool:
     return old < len(was) and new < len(now) and alike(was[old], now[new])
 
 
-def _system_stayed(before: Prompt, after: Prompt, old: int, new: int) -> bool:
+def _system_stayed(before: CanonicalPrompt, after: CanonicalPrompt, old: int, new: int) -> bool:
     """A part of a block changed, or a block came or went."""
     was, now = _segments(before, old, before.heads), _segments(after, new, after.heads)
     return not was or not now or alike(was[0], now[0]) or was[0] in now or now[0] in was
 
 
-def _went_on(before: Prompt, after: Prompt, old: int, new: int) -> bool:
+def _went_on(before: CanonicalPrompt, after: CanonicalPrompt, old: int, new: int) -> bool:
     """Rule 5."""
     behind = _segments(before, old + 1, len(before.ends))
     if behind and 2 * len(_shared(behind, _segments(after, new + 1, len(after.ends)))) >= len(behind):
@@ -141,7 +141,7 @@ def _went_on(before: Prompt, after: Prompt, old: int, new: int) -> bool:
     return grew and alike(before.segment(old), after.segment(new))
 
 
-def _origin(before: Prompt, after: Prompt, at: int) -> Origin:
+def _origin(before: CanonicalPrompt, after: CanonicalPrompt, at: int) -> Origin:
     old, new = before.index_at(at), after.index_at(at)
     if old >= before.tools and new >= after.tools:
         return _marked(before, after, at)
@@ -152,7 +152,7 @@ def _origin(before: Prompt, after: Prompt, at: int) -> Origin:
     return _marked(before, after, at) if inside else Origin.TOOL_SET
 
 
-def _marked(before: Prompt, after: Prompt, at: int) -> Origin:
+def _marked(before: CanonicalPrompt, after: CanonicalPrompt, at: int) -> Origin:
     """By what stands at the change and just before it."""
     lead = after.data[max(after.begin(after.index_at(at)), at - _LEAD_BYTES) : at]
     pair = [lead + prompt.data[at : at + _BEHIND_BYTES] for prompt in (before, after)]
@@ -172,7 +172,7 @@ def _same_values(old: list[bytes], new: list[bytes]) -> bool:
         return False
 
 
-def _segments(prompt: Prompt, begin: int, end: int) -> list[bytes]:
+def _segments(prompt: CanonicalPrompt, begin: int, end: int) -> list[bytes]:
     return [prompt.segment(index) for index in range(begin, end)]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from gateway.files import replace_file
+from gateway.files import read_small, replace_file
 from gateway.learning.paces import Paces
 from gateway.learning.prefill_curve import PrefillCurve
 from gateway.logs import Log
@@ -29,6 +29,8 @@ VERSION = 1
 KEEP_EVERY_S = 60.0
 ENGINES_MAX = 16
 FILE_MAX_BYTES = 8 * 1024 * 1024
+AT_MAX_S = 2.0**40
+"""A time beyond this cannot be written again."""
 NAME_MAX = 1024
 """Characters of an engine's name and of its model's."""
 
@@ -58,17 +60,12 @@ class Learned:
         """What a state folder keeps. Raises nothing; blocks."""
         learned = cls(state_dir / NAME)
         try:
-            raw = _bytes(learned.path)
+            learned._engines = read(learned.path)
         except FileNotFoundError:
             return learned
         except OSError as error:
             learned.unread = error.strerror or str(error)
             return learned
-        except ValueError as error:
-            learned._set_aside(str(error))
-            return learned
-        try:
-            learned._engines = _engines_of(raw)
         except ValueError as error:
             learned._set_aside(str(error))
         learned._written = learned._encoded()
@@ -136,13 +133,9 @@ class Learned:
             self.path.replace(self.aside)
 
 
-def _bytes(path: Path) -> bytes:
-    """Raises OSError, and ValueError when it is too long to be one of ours."""
-    with path.open("rb") as file:
-        raw = file.read(FILE_MAX_BYTES + 1)
-    if len(raw) > FILE_MAX_BYTES:
-        raise ValueError(f"longer than {FILE_MAX_BYTES} bytes")
-    return raw
+def read(path: Path) -> dict[tuple[str, str], Known]:
+    """What such a file keeps, by profile and model; it is left as it is. Raises OSError, ValueError; blocks."""
+    return _engines_of(read_small(path, FILE_MAX_BYTES))
 
 
 def _engines_of(raw: bytes) -> dict[tuple[str, str], Known]:
@@ -158,7 +151,7 @@ def _engines_of(raw: bytes) -> dict[tuple[str, str], Known]:
 
 def _engine_of(engine: Any) -> tuple[tuple[str, str], Known]:
     match engine:
-        case {"profile": str(profile), "model": str(model), "at_s": int() | float() as at_s} if at_s >= 0:
+        case {"profile": str(profile), "model": str(model), "at_s": int() | float() as at_s} if 0 <= at_s <= AT_MAX_S:
             curve, paces = PrefillCurve.from_dict(engine.get("curve")), Paces.from_dict(engine.get("paces"))
             return (_plain(profile), _plain(model)), Known(curve, paces, float(at_s))
     raise ValueError("an engine in it has no profile, model or time")

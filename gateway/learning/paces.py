@@ -3,7 +3,8 @@
 Rules:
 - A reply counts for the number of streams that decoded beside it, itself included, on the mean over its time; between
   two whole numbers it counts for both in part.
-- A reply has a cold neighbour when somebody's cold prompt was read while it decoded. It tells nothing of the pace.
+- A reply has a cold neighbour when a prompt that is long by tokens (care.py) was read while it decoded. It tells
+  nothing of the pace.
 - A pace of fewer than SETTLED_TOKENS tokens is an accident of its first pauses.
 - More streams are never faster: the table is the nearest one that rises.
 """

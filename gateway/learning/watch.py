@@ -6,8 +6,8 @@ Rules:
 - Helper calls are not told of: they are no turns.
 - What a change costs is what of the prompt before the engine had read, and reads again. Of a prompt that was refused,
   or was read by another start of the engine, it had read nothing. A change that costs under CHANGE_MIN_TOKENS is none.
-- Prompts are held in memory only, MEMORY_BYTES in all, an hour at most, the oldest run out first; nothing of them is
-  printable. What is shown is an offset, a shape and numbers.
+- Prompts are held in memory only, MEMORY_BYTES in all, for KEPT_S after the last turn of their run, the oldest run out
+  first; nothing of them is printable. What is shown is an offset, a shape and numbers.
 - A turn that came within RECENT_S of the one before should find it in the engine's cache: what is missed then was
   evicted. Later it may well have been.
 """
@@ -19,20 +19,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.learning.divergence import Divergence, Relation, divergence, relation
-from gateway.learning.prompt import Prompt
+from gateway.learning.prompt import CanonicalPrompt
 
 MEMORY_BYTES = 64 * 1024 * 1024
 PROMPT_MAX_BYTES = 4 * 1024 * 1024
 """A longer one is not watched; no engine of ours takes a million tokens."""
 CONVERSATIONS_MAX = 8
+"""Of one run; the one that was continued longest ago makes room."""
 KEPT_S = 3600.0
 RECENT_S = 600.0
 TURNS = 10
+"""The latest of each row, of which is told how many went wrong."""
 LOST_S = 3600.0
 ROWS_MAX = 1000
-MISSED_MIN_TOKENS = 2048
 CHANGE_MIN_TOKENS = 256
-MISSED_SHARE = 0.5
+MISSED_MIN_TOKENS, MISSED_SHARE = 2048, 0.5
+"""A turn is missed when of so many tokens or more that had not changed, less than that share was cached. Our own rule:
+well beyond what estimates and the blocks of engines (16 to 1,056 tokens) may be off by."""
 _LOSSES_MAX = 1000
 
 Predict = Callable[[int, int], float]
@@ -42,7 +45,7 @@ Predict = Callable[[int, int], float]
 class Kept:
     """The latest prompt of a conversation. `read_bytes`: how much of it the engine is known to have read."""
 
-    prompt: Prompt
+    prompt: CanonicalPrompt
     at_s: float
     read_bytes: int
 
@@ -102,9 +105,8 @@ class PrefixWatch:
         self.held_bytes = 0
         """Bytes of prompts in memory."""
 
-    def came(self, run_key: str, seat: str, client: str, prompt: Prompt, now_s: float) -> Turn:
+    def came(self, run_key: str, seat: str, client: str, prompt: CanonicalPrompt, now_s: float) -> Turn:
         """A turn's prompt, before the engine reads it. `run_key`: of runs.py; `client`: of clients.py."""
-        self._expire(now_s)
         kept = self._runs.get(run_key, [])
         if len(prompt.data) > min(PROMPT_MAX_BYTES, self._memory_bytes):
             return Turn(seat, client, Relation.NEW)
@@ -163,6 +165,11 @@ class PrefixWatch:
             for own in kept:
                 own.read_bytes = 0
 
+    def forget(self, now_s: float) -> None:
+        """Let go what is too old. Call it often, also while nobody sends anything."""
+        while self._runs and next(iter(self._runs.values()))[-1].at_s <= now_s - KEPT_S:
+            self._forget_first()
+
     def _row(self, seat: str, client: str) -> _Row:
         row = self._rows.setdefault((seat, client), _Row())
         self._rows.move_to_end((seat, client))
@@ -179,16 +186,12 @@ class PrefixWatch:
         while self.held_bytes > self._memory_bytes:
             self.held_bytes -= len(kept.pop(0).prompt.data)
 
-    def _expire(self, now_s: float) -> None:
-        while self._runs and next(iter(self._runs.values()))[-1].at_s <= now_s - KEPT_S:
-            self._forget_first()
-
     def _forget_first(self) -> None:
         _, kept = self._runs.popitem(last=False)
         self.held_bytes -= _size(kept)
 
 
-def _nearest(kept: list[Kept], prompt: Prompt) -> tuple[Kept | None, Relation, int]:
+def _nearest(kept: list[Kept], prompt: CanonicalPrompt) -> tuple[Kept | None, Relation, int]:
     """Which of the prompts of its run this one follows, how, and how many bytes both begin with; None = it is NEW."""
     longest = max(
         (own for own in kept if prompt.continues(own.prompt)), key=lambda own: len(own.prompt.data), default=None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 BLOCKS_MAX = 100_000
@@ -140,11 +140,15 @@ class Blocks:
             else:
                 return
 
-    def oldest_first(self) -> Iterator[tuple[bytes, Block]]:
-        """What is held and was read, as it would be if nothing ran: ends before beginnings."""
-        yield from self._free.items()
+    def oldest_first(self) -> tuple[list[bytes], list[Block]]:
+        """What is held and was read, as it would be if nothing ran, ends before beginnings: names, and their blocks.
+        Two lists of what is there: a hundred thousand pairs would cost 70 ms of garbage collection."""
         running = [(name, block) for name, block in reversed(self._pinned.items()) if block.read]
-        yield from sorted(running, key=lambda item: -item[1].upto)
+        running.sort(key=lambda item: -item[1].upto)
+        return (
+            [*self._free, *(name for name, _ in running)],
+            [*self._free.values(), *(block for _, block in running)],
+        )
 
     def _drop(self) -> None:
         name, block = self._free.popitem(last=False)

@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from types import MappingProxyType
 from gateway.meter import Usage
 from gateway.prefix.blocks import Block, Blocks
 from gateway.prefix.fingerprint import NAME_BYTES, Fingerprint
-from gateway.prefix.packed import TOKENS_MAX, Packed, pack, unpack
+from gateway.prefix.packed import TOKENS_MAX, Packed, at_once, pack, unpack
 from gateway.prefix.ratio import Ratios
 
 SLACK_TOKENS = 512
@@ -76,7 +76,8 @@ class SeatHits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """A request that the engine has. `expected` is what was believed when it went there."""
+    """A request that the engine has. `expected` is what was believed when it went there; `epoch`: in which index, since
+    it was cleared last."""
 
     print_: Fingerprint
     seat: str
@@ -84,7 +85,7 @@ class Reading:
     depth: int
     known_depth: int
     ages: tuple[int, ...]
-    epoch: int
+    epoch: object
     parts: bool
     ahead: bool = False
 
@@ -101,7 +102,7 @@ class PrefixIndex:
         self._lost_s: deque[float] = deque(maxlen=_LOSSES_KEPT)
         self._explained_s: deque[float] = deque(maxlen=LOSSES_MIN)
         self._hits: dict[str, SeatHits] = {}
-        self._epoch = 0
+        self._epoch = object()
 
     @property
     def held_tokens(self) -> int:
@@ -147,7 +148,7 @@ class PrefixIndex:
     def end(self, reading: Reading, usage: Usage | None, *, read: bool, now_s: float) -> None:
         """The engine is done with it. `usage`: what it counted, None when it did not come to that. `read`: it had read
         the prompt (a token came, or usage)."""
-        if reading.epoch != self._epoch or not reading.print_.names:
+        if reading.epoch is not self._epoch or not reading.print_.names:
             return
         names = reading.print_.names
         read = read or usage is not None
@@ -160,14 +161,18 @@ class PrefixIndex:
         self._blocks.shrink(self.capacity_tokens)
 
     def clear(self) -> None:
-        """The engine was started again: its cache is empty. Readings of before end without effect."""
+        """The engine was started again: its cache is empty. Readings of before, as those of another index, end
+        without effect."""
         self._blocks = Blocks()
-        self._epoch += 1
+        self._epoch = object()
 
     def dump(self) -> bytes:
         """All that a later `load` needs to estimate the same; of prompts only names."""
-        blocks = list(self._blocks.oldest_first())
-        return pack(Packed(self.capacity_tokens, self._ratios, blocks))
+        return at_once(self.dumping())
+
+    def dumping(self) -> Generator[None, None, bytes]:
+        """The same in steps, see packed.py."""
+        return pack(Packed(self.capacity_tokens, self._ratios, *self._blocks.oldest_first()))
 
     @classmethod
     def load(cls, raw: bytes) -> PrefixIndex:
@@ -175,7 +180,7 @@ class PrefixIndex:
         packed = unpack(raw)
         index = cls(packed.capacity_tokens)
         index._ratios = packed.ratios
-        for name, block in packed.blocks:
+        for name, block in zip(packed.names, packed.blocks, strict=True):
             index._blocks.add(name, block)
         index._blocks.shrink(index.capacity_tokens)
         return index

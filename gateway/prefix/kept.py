@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
@@ -22,14 +22,15 @@ from typing import Any
 
 import orjson
 
-from gateway.files import replace_file
+from gateway.files import read_small, replace_file
 from gateway.prefix.index import PrefixIndex
+from gateway.prefix.packed import at_once
 
 NAME = "prefixes.bin"
 EVERY_S = 5.0
 SOON_S = 0.5
 FILE_MAX_BYTES = 8 * 1024 * 1024
-"""A full index has 1.7 MB."""
+"""A full index has 2.1 MB."""
 _SUM_BYTES = 16
 
 
@@ -43,19 +44,25 @@ class Kept:
 
 def kept_bytes(start_id: str, index: PrefixIndex, more: Any = None) -> bytes:
     """What the file holds: the index of the engine of that start, and `more` in plain JSON values."""
-    content = orjson.dumps({"start_id": start_id, "more": more}) + b"\n" + index.dump()
+    return at_once(keeping(start_id, index, more))
+
+
+def keeping(start_id: str, index: PrefixIndex, more: Any = None) -> Generator[None, None, bytes]:
+    """The same in steps of a few milliseconds, between which the index may be used."""
+    head = orjson.dumps({"start_id": start_id, "more": more})
+    content = head + b"\n" + (yield from index.dumping())
+    yield
     return blake2b(content, digest_size=_SUM_BYTES).digest() + content
 
 
 def read_kept(path: Path, start_id: str) -> Kept | str:
     """What `path` holds of the engine of that start, or why that is not to be had. Raises nothing."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_MAX_BYTES + 1)
+        raw = read_small(path, FILE_MAX_BYTES)
     except OSError as error:
         return error.strerror or str(error)
-    if len(raw) > FILE_MAX_BYTES:
-        return f"longer than {FILE_MAX_BYTES} bytes"
+    except ValueError as error:
+        return str(error)
     content = raw[_SUM_BYTES:]
     if blake2b(content, digest_size=_SUM_BYTES).digest() != raw[:_SUM_BYTES]:
         return "it is not whole"
@@ -70,10 +77,10 @@ def read_kept(path: Path, start_id: str) -> Kept | str:
 
 
 class Keeper:
-    """Writes the file. `take` gives what it is to hold, on the loop; None = nothing to keep now. `unkept`: why the last
-    time failed, "" when it did not."""
+    """Writes the file. `take` gives what it is to hold in steps, on the loop, which does other things between
+    them; None = nothing to keep now. `unkept`: why the last time failed, "" when it did not."""
 
-    def __init__(self, path: Path, take: Callable[[], bytes | None]) -> None:
+    def __init__(self, path: Path, take: Callable[[], Generator[None, None, bytes] | None]) -> None:
         self.unkept = ""
         self.path = path
         self._take = take
@@ -102,11 +109,21 @@ class Keeper:
         """Write now. Raises nothing: `unkept` says why it was not possible, and `run` tries again."""
         async with self._one:
             self._due_s, self._written_s = inf, asyncio.get_running_loop().time()
-            data = self._take()
-            if data is not None:
-                self.unkept = await asyncio.to_thread(_write, self.path, data)
+            steps = self._take()
+            if steps is not None:
+                self.unkept = await asyncio.to_thread(_write, self.path, await _in_steps(steps))
                 if self.unkept:
                     self.note()
+
+
+async def _in_steps(steps: Generator[None, None, bytes]) -> bytes:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: bytes = end.value
+            return made
+        await asyncio.sleep(0)
 
 
 def _write(path: Path, data: bytes) -> str:

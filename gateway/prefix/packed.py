@@ -1,11 +1,15 @@
 """An index as bytes: a line of JSON, then names, lengths and flags of its blocks, oldest first. Pure.
 
-Rules: read on the machine that wrote it. Whatever is in them, reading raises nothing but ValueError.
+Rules:
+- Read on the machine that wrote it. Whatever is in them, reading raises nothing but ValueError.
+- A full index takes about 80 ms to write, so it is written in steps; between two of them other things may happen to its
+  blocks. What is written of each block is of one moment.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import orjson
@@ -17,33 +21,50 @@ from gateway.prefix.ratio import Ratios
 VERSION = 1
 TOKENS_MAX = 2**30
 """Longest prompt, longest reply, largest cache."""
+STEP_BLOCKS = 2048
+"""About 2 ms."""
 _NUMBERS = 3
 """Of each block: tokens up to its end, its own, and where others part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What is kept of an index."""
+    """What is kept of an index. `names`, `blocks`: each name with its block, oldest first."""
 
     capacity_tokens: int | None
     ratios: Ratios
-    blocks: list[tuple[bytes, Block]]
+    names: list[bytes]
+    blocks: list[Block]
 
 
-def pack(index: Packed) -> bytes:
-    """As bytes: 21 for each block."""
+def pack(index: Packed) -> Generator[None, None, bytes]:
+    """As bytes, 21 for each block, in steps of STEP_BLOCKS."""
     head = {
         "version": VERSION,
         "capacity_tokens": index.capacity_tokens,
         "ratios": index.ratios.as_dict(),
         "blocks": len(index.blocks),
     }
-    blocks = [block for _, block in index.blocks]
-    names = b"".join(name for name, _ in index.blocks)
-    lengths = array("I", [block.upto for block in blocks])
-    lengths.extend(block.tokens for block in blocks)
-    lengths.extend(0 if block.parting is None else block.parting + 1 for block in blocks)
-    return b"".join((orjson.dumps(head), b"\n", names, lengths.tobytes(), bytes(block.exact for block in blocks)))
+    names, uptos, tokens, partings, exact = bytearray(), array("I"), array("I"), array("I"), bytearray()
+    for start in range(0, len(index.blocks), STEP_BLOCKS):
+        blocks = index.blocks[start : start + STEP_BLOCKS]
+        names += b"".join(index.names[start : start + STEP_BLOCKS])
+        uptos.extend([block.upto for block in blocks])
+        tokens.extend([block.tokens for block in blocks])
+        partings.extend([0 if block.parting is None else block.parting + 1 for block in blocks])
+        exact += bytes([block.exact for block in blocks])
+        yield
+    return b"".join((orjson.dumps(head), b"\n", names, uptos.tobytes(), tokens.tobytes(), partings.tobytes(), exact))
+
+
+def at_once(steps: Generator[None, None, bytes]) -> bytes:
+    """What comes of steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: bytes = end.value
+            return made
 
 
 def unpack(raw: bytes) -> Packed:
@@ -68,9 +89,10 @@ def unpack(raw: bytes) -> Packed:
         raise ValueError("lengths out of range")
     if any(parting > TOKENS_MAX + 1 for parting in lengths[2 * count :]):
         raise ValueError("lengths out of range")
-    blocks: list[tuple[bytes, Block]] = []
+    in_order: list[bytes] = []
+    blocks: list[Block] = []
     for i, exact in enumerate(rest[-count:] if count else b""):
         parting = lengths[2 * count + i]
-        block = Block(lengths[i], lengths[count + i], bool(exact), True, parting - 1 if parting else None)
-        blocks.append((names[i * NAME_BYTES : (i + 1) * NAME_BYTES], block))
-    return Packed(capacity, Ratios.from_dict(head.get("ratios")), blocks)
+        in_order.append(names[i * NAME_BYTES : (i + 1) * NAME_BYTES])
+        blocks.append(Block(lengths[i], lengths[count + i], bool(exact), True, parting - 1 if parting else None))
+    return Packed(capacity, Ratios.from_dict(head.get("ratios")), in_order, blocks)

@@ -14,6 +14,7 @@ from gateway.dialects import Dialect
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.openai import CHAT, COMPLETIONS
 from gateway.dialects.responses import RESPONSES
+from gateway.files import read_small
 from gateway.parsing import parse, too_intricate
 from gateway.prewarm.settings import PrefixSettings
 from gateway.problem import Problem
@@ -34,12 +35,11 @@ def body_of(file: Path, path: str) -> bytes:
     """What the engine gets of `file`, a request of the dialect at `path`. Raises PrefixFileError. Blocks while a file
     system hangs: call it in a thread."""
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(FILE_MAX_BYTES + 1)
+        raw = read_small(file, FILE_MAX_BYTES)
     except OSError as error:
         raise PrefixFileError(f"{file} cannot be read: {error.strerror}") from error
-    if len(raw) > FILE_MAX_BYTES:
-        raise PrefixFileError(f"{file} is longer than {FILE_MAX_BYTES} bytes")
+    except ValueError as error:
+        raise PrefixFileError(f"{file} is {error}") from error
     if too_intricate(raw):
         raise PrefixFileError(f"{file} has too many values")
     try:

@@ -1,5 +1,5 @@
-"""The named prefixes as they are now: from their files, and from what seats have sent. Touches those files, in a
-thread.
+"""The named prefixes as they are now: from their files, and from what seats have sent. Touches those files. Bodies may
+be long, so that all of it is done in threads.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ async def _item(prefix: PrefixSettings, heads: Heads) -> Item | None:
     if not latest:
         return None
     path = latest[0].path
-    shared = shared_head(path, [head.body for head in latest if head.path == path])
+    shared = await asyncio.to_thread(shared_head, path, [head.body for head in latest if head.path == path])
     return Item(Kind.PREFIX, prefix.name, seat, path, len(shared), shared) if shared is not None else None

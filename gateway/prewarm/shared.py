@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
+from gateway.dialects.canonical import SYSTEM_ROLES
 from gateway.parsing import parse
 
-_SYSTEM_ROLES = ("system", "developer")
 _TURNS = {"/v1/chat/completions": "messages", "/v1/messages": "messages", "/v1/responses": "input"}
 """The field with the conversation; /v1/completions has neither tools nor system texts."""
 _ANYTHING = [{"role": "user", "content": "."}]
@@ -72,7 +72,7 @@ def _leading(turns: Any) -> list[Any]:
     """The system messages at the beginning of a conversation."""
     leading: list[Any] = []
     for item in turns if isinstance(turns, list) else ():
-        if not isinstance(item, dict) or item.get("role") not in _SYSTEM_ROLES:
+        if not isinstance(item, dict) or item.get("role") not in SYSTEM_ROLES:
             break
         leading.append(item)
     return leading

@@ -31,7 +31,7 @@ def cold_view(gateway: GatewaySnapshot | None) -> ColdView | None:
         reading_left=_left(lane.reading_left_s if lane.reading_seat else None),
         next_seat=lane.next_seat,
         next_tokens=compact(lane.next_tokens, estimated=True),
-        next_why="" if lane.closed else next_why(gateway, lane),  # the sentence says it then
+        next_why="" if lane.closed else _next_why(gateway, lane),  # the sentence says it then
         closed=lane.closed,
         closed_left=_left(lane.quiet_left_s if lane.closed else None),
         spacing_left=_left(lane.spacing_left_s if lane.spacing_left_s > 0 else None),
@@ -40,7 +40,7 @@ def cold_view(gateway: GatewaySnapshot | None) -> ColdView | None:
     )
 
 
-def next_why(gateway: GatewaySnapshot, lane: LaneSnapshot) -> str:
+def _next_why(gateway: GatewaySnapshot, lane: LaneSnapshot) -> str:
     """Why the next cold prompt waits, in the operator's words; "" = none does."""
     waiting = next((row for row in gateway.waiting if row.seat == lane.next_seat and _is_next(row, lane)), None)
     return why_told(waiting, lane) if waiting is not None else ""
@@ -51,7 +51,7 @@ def cold_prompt(seat: str, tokens: int | None) -> str:
     return prompt_of(tokens, seat or "another seat")
 
 
-def wait_of(waiting: WaitingView) -> Wait | None:
+def _wait_of(waiting: WaitingView) -> Wait | None:
     """Why a request waits; None where the gateway does not tell, or tells a reason that is not known here."""
     if waiting.why not in set(WaitKind):
         return None
@@ -60,13 +60,13 @@ def wait_of(waiting: WaitingView) -> Wait | None:
 
 def why_said(waiting: WaitingView) -> str:
     """For the person who waits."""
-    wait = wait_of(waiting)
+    wait = _wait_of(waiting)
     return said(wait) if wait is not None else ""
 
 
 def why_told(waiting: WaitingView, lane: LaneSnapshot | None) -> str:
     """For the operator, with the name of the seat whose prompt it is about."""
-    wait = wait_of(waiting)
+    wait = _wait_of(waiting)
     if wait is None:
         return ""
     return told(wait, (lane.reading_seat or lane.next_seat) if lane is not None else "")

@@ -31,7 +31,7 @@ from gateway.status.views import (
     SeatRow,
     StatusView,
 )
-from gateway.status.warm import cache_row, host_kv_view, prewarm_row, speed_view, watch_lines
+from gateway.status.warm import cache_row, host_kv_view, prewarm_row, speed_row, watch_lines
 
 DEMO_LABEL = "demo model: tests the plumbing, not the answers"
 SCALE_FLOORS = 2.0
@@ -79,7 +79,7 @@ def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> Status
         ledger=ledger_row(gateway.ledger if gateway else None, now_s),
         cold=cold_view(gateway),
         cache=cache_row(gateway.cache if gateway else None),
-        speed=speed_view(box.engine, gateway.speed if gateway else None),
+        speed=speed_row(box.engine, gateway.speed if gateway else None),
         host_kv=host_kv_view(box.engine),
         prewarm=prewarm_row(gateway.prewarm if gateway else None),
         watch=watch_lines(gateway),

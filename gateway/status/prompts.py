@@ -58,7 +58,7 @@ class CapView(View):
     sentence: str = ""
 
 
-class SpeedView(View):
+class SpeedRow(View):
     """What was measured of the engine. `pace`: the median of `replies` without a cold neighbour in the last 5 min;
     `prefill_100k`: predicted reading of 100,000 tokens, and `source`: what that rests on."""
 

@@ -12,7 +12,7 @@ from gateway.snapshot import Times
 from gateway.state import Severity
 from gateway.status.figures import Figure, Tone, View
 from gateway.status.live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView
-from gateway.status.prompts import CacheRow, ColdView, HostKvView, PrewarmRow, SpeedView, WatchLine
+from gateway.status.prompts import CacheRow, ColdView, HostKvView, PrewarmRow, SpeedRow, WatchLine
 
 
 class Verdict(View):
@@ -283,7 +283,7 @@ class StatusView(View):
     ledger: LedgerRow | None = None
     cold: ColdView | None = None
     cache: CacheRow | None = None
-    speed: SpeedView | None = None
+    speed: SpeedRow | None = None
     host_kv: HostKvView | None = None
     prewarm: PrewarmRow | None = None
     watch: tuple[WatchLine, ...] = ()

@@ -8,18 +8,15 @@ Rules:
 
 from __future__ import annotations
 
+from gateway.learning.floor_guard import REPLIES_MIN
 from gateway.learning.watch import WatchRow
 from gateway.learning.watch_findings import REMEDIES, REPEATED
 from gateway.prewarm.queue import PrewarmState
 from gateway.seats import counted
 from gateway.snapshot import CacheView, GatewaySnapshot, SpeedView
 from gateway.state import EngineState, HostKv, Phase
-from gateway.status import prompts
 from gateway.status.figures import Tone, compact, count, gib, pace, percent, seconds
-from gateway.status.prompts import CacheRow, CapView, HostKvView, PrewarmRow, WatchLine
-
-REPLIES_MIN = 5
-"""A median of fewer is no evidence. Source: gateway/learning/floor_guard.py; a test compares them."""
+from gateway.status.prompts import CacheRow, CapView, HostKvView, PrewarmRow, SpeedRow, WatchLine
 
 
 def cache_row(cache: CacheView | None) -> CacheRow | None:
@@ -36,13 +33,13 @@ def cache_row(cache: CacheView | None) -> CacheRow | None:
     )
 
 
-def speed_view(engine: EngineState, speed: SpeedView | None) -> prompts.SpeedView | None:
+def speed_row(engine: EngineState, speed: SpeedView | None) -> SpeedRow | None:
     """Pace, reading and cap; None where nothing was measured of them."""
     if speed is None:
         return None
     floor, found = engine.profile.floor_tok_per_s, speed.pace_tok_per_s
     slow = found is not None and speed.pace_replies >= REPLIES_MIN and found < floor
-    return prompts.SpeedView(
+    return SpeedRow(
         pace=pace(found, estimated=True),
         floor=pace(floor if floor > 0 else None),
         replies=count(speed.pace_replies),

@@ -129,6 +129,15 @@ def test_without_a_plan_it_must_fit_into_free_memory(available_gib: int | None, 
         assert found.id == "mem.host_kv"
 
 
+def test_a_tier_that_may_be_pinned_at_twice_its_size_needs_the_memory_for_that() -> None:
+    rounds = replace(TIER, bytes=64 * GIB, most_bytes=128 * GIB)
+    assert host_kv.fits_memory(replace(rounds, most_bytes=rounds.bytes), 84 * GIB) is None
+    found = host_kv.fits_memory(rounds, 84 * GIB)
+    assert found is not None
+    assert found.severity is Severity.WARN
+    assert "128.0 GiB if the engine pins powers of two" in found.required
+
+
 @given(st.integers(1, 4096), st.integers(1, 4096), st.booleans())
 def test_the_size_that_the_remedy_names_fits(asked_gib: int, available_gib: int, rounds: bool) -> None:
     def tier(gib: int) -> HostTier:

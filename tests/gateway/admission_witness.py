@@ -7,7 +7,6 @@ decides, it says nothing (`UNSURE`).
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from math import exp, inf
 
 from gateway.admission import HELPER_PATIENCE_S
@@ -21,46 +20,15 @@ from gateway.admission_types import (
     Leave,
     Limits,
     Open,
-    Reason,
     Reload,
     SeatLimit,
     Sent,
     TicketId,
     WaitKind,
 )
+from tests.gateway.admission_known import UNSURE, Known
 
-UNSURE = 1e-6
 ASKED_KEPT_S = 600.0
-TESTED = (
-    *("helpers", "over", "unheld", "paused", "cold refused", "starved first", "over last", "aged first", "inherited"),
-    *("last wait over", "lost", "spacing waived", "quiet ran out", "gate drained", "cut", "assumed", "fourth on pace"),
-    *("turned warm", "turned cold", "ungated", *(kind.value for kind in WaitKind if kind is not WaitKind.ORDER)),
-)
-"""What must have happened at least once."""
-
-
-@dataclass(eq=False)
-class Known:
-    """One request. `lead_s`: how far its reply is before its pace line; None = nobody says."""
-
-    id: TicketId
-    seat: str
-    body_bytes: int
-    arrived_s: float
-    helper: bool = False
-    over: bool = False
-    over_until_s: float = 0.0
-    cost: Cost = field(default_factory=Cost)
-    run_s: float = 0.0
-    streamed: bool = True
-    could_go_s: float | None = None
-    shut_s: float = 0.0
-    granted_s: float | None = None
-    cold: bool = False
-    first_s: float | None = None
-    assumed_s: float = inf
-    lead_s: float | None = None
-    ended: list[Reason] = field(default_factory=list)
 
 
 class Witness:
@@ -77,15 +45,14 @@ class Witness:
         self.spaced_until_s = self.opened_s = -inf
         self.shut_s = self.level_s = 0.0
 
-    def sent(self, id: TicketId) -> Sent | None:
-        known = self.running.get(id)
-        if known is None or known.first_s is None or known.lead_s is None:
-            return None
-        return Sent((self.now_s - known.first_s + known.lead_s) * self.limits.floor_tok_per_s, self.now_s)
-
-    def sent_by_all(self) -> dict[TicketId, Sent]:
-        known = {id: self.sent(id) for id in self.running}
-        return {id: sent for id, sent in known.items() if sent is not None}
+    def sent_by_all(self, at_s: float | None = None) -> dict[TicketId, Sent]:
+        """What is known of each reply, now or at another time; a lead stays what it is."""
+        at_s, floor = self.now_s if at_s is None else at_s, self.limits.floor_tok_per_s
+        return {
+            known.id: Sent((at_s - known.first_s + known.lead_s) * floor, at_s)
+            for known in self.running.values()
+            if known.first_s is not None and known.lead_s is not None
+        }
 
     # The words of the rules
 
@@ -98,7 +65,8 @@ class Witness:
         return min(self.limits.quiet_s, self.limits.queue_deadline_s / 6)
 
     def is_cold(self, known: Known) -> bool:
-        return self.limits.queue_max > 0 and known.cost.uncached_tokens > self.limits.cold_tokens
+        long = known.cost.uncached_tokens > self.limits.cold_tokens
+        return long and known.cost.prefill_s >= self.limits.short_s and self.limits.queue_max > 0
 
     def is_equal(self, known: Known) -> bool:
         return not any(self.stands_behind(known))
@@ -124,11 +92,7 @@ class Witness:
         return self.reading() is None and self.now_s >= self.spaced_until_s
 
     def unread_s(self) -> float:
-        unread = [known for known in self.running.values() if not self.is_read(known)]
-        begun = [known.granted_s for known in unread if known.granted_s is not None]
-        firsts = [known.first_s for known in self.running.values() if known.first_s is not None]
-        begun_s = max([min(begun, default=self.now_s), *firsts])
-        return max(0.0, sum(known.cost.prefill_s for known in unread) - (self.now_s - begun_s))
+        return sum(known.cost.prefill_s for known in self.running.values() if not self.is_read(known))
 
     def over_share(self, without: Known | None = None) -> tuple[set[str], bool]:
         """Seats over their share, and whether that is sure."""
@@ -189,17 +153,36 @@ class Witness:
         if self.now_s >= warm.arrived_s + min(self.limits.last_wait_s, self.limits.queue_deadline_s / 2):
             self.counts["last wait over"] += bool(self.limits.last_wait_s)
             return False
-        behind = []
-        for known in self.running.values():
-            sent = self.sent(known.id)
-            if known.streamed and sent is not None and known.first_s is not None:
-                behind.append(self.now_s - known.first_s - sent.tokens / self.limits.floor_tok_per_s)
-        if any(abs(value - 4.0) < UNSURE for value in behind):
+        late_s = self.late_s(warm)
+        return None if late_s is None else late_s > 0
+
+    def all_can_wait(self, cold: Known) -> bool | None:
+        """Rule 2c: whether all write, and nobody falls behind if it is read now; None = not sure."""
+        if any(known.streamed and known.first_s is None for known in self.running.values()):
+            return False
+        late_s = self.late_s(cold)
+        return None if late_s is None else late_s <= 0
+
+    def late_s(self, waiting: Known) -> float | None:
+        """How far somebody is behind once it is read, with a quarter of a second to spare; None = not sure."""
+        behind = [
+            -known.lead_s if known.lead_s is not None else self.now_s - known.first_s
+            for known in self.running.values()
+            if known.streamed and known.first_s is not None
+        ]
+        kept_s = max((value for value in behind if value <= 4.0), default=-inf)
+        late_s = kept_s + waiting.cost.prefill_s + self.unread_s() + 0.25
+        if any(abs(value - 4.0) < UNSURE for value in behind) or abs(late_s) < UNSURE:
             return None
         self.counts["lost"] += any(value > 4.0 for value in behind)
-        kept = [value for value in behind if value <= 4.0]
-        late_s = max(kept, default=-inf) + warm.cost.prefill_s + self.unread_s()
-        return None if abs(late_s) < UNSURE else late_s > 0
+        self.counts["margin"] += 0 < late_s < 0.25
+        begun = [known.granted_s for known in self.running.values() if not self.is_read(known)]
+        self.counts["whole unread"] += (
+            late_s > 0 >= late_s - max((self.now_s - (at_s or 0) for at_s in begun), default=0)
+        )
+        known_s = max((-known.lead_s for known in self.running.values() if known.lead_s is not None), default=-inf)
+        self.counts["nothing known"] += late_s > 0 >= late_s - kept_s + known_s
+        return late_s
 
     # What it says to each
 
@@ -236,10 +219,11 @@ class Witness:
             return None if ready or alone else "a warm request may run instead"
         if not ready:
             return "a second cold prompt, or no spacing, or it stands behind others"
-        if self.now_s < self.goes_at_s(granted):
-            return "the quiet time is not over"
-        self.counts["quiet ran out"] += bool(self.quiet_s)
-        return None
+        if self.now_s >= self.goes_at_s(granted):
+            self.counts["quiet ran out"] += bool(self.quiet_s)
+            return None
+        self.counts["went by lead"] += 1
+        return "the quiet time is not over" if self.all_can_wait(granted) is False else None
 
     def reasons(self) -> dict[TicketId, WaitKind] | None:
         """Why each of them waits; None = not sure. Starts the clock of who could go."""
@@ -299,6 +283,17 @@ class Witness:
                 self.held = held
             case _:
                 pass
+
+    def due_s(self) -> list[float]:
+        """All times at which something may become due without an event, but for the paces."""
+        deadline_s, due = self.limits.queue_deadline_s, [self.spaced_until_s]
+        for known in self.waiting.values():
+            starved_s = self.asked_s[known.seat] + 5 / 6 * deadline_s
+            due += [known.arrived_s + deadline_s, known.arrived_s + HELPER_PATIENCE_S, known.over_until_s, starved_s]
+            due += [self.goes_at_s(known)] if known.could_go_s is not None else []
+        for known in self.running.values():
+            due += [known.assumed_s, (known.granted_s or 0) + self.limits.max_stream_s]
+        return due
 
     def leaves(self, id: TicketId, tokens: float) -> None:
         if id in self.running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from gateway.admission import Admission
 from gateway.admission_types import (
@@ -28,16 +29,22 @@ from gateway.admission_types import (
 FREE = Cost()
 COLD = Cost(60_000, 60_000, 10.0)
 WARM = Cost(60_000, 1_000, 0.5)
+LIMITS = {"short_s": 0.0, "spacing": 3.0}
+"""Limits of a desk that are not the policy's own: every prompt of many tokens is cold, and the spacing short."""
+LEAD_S = 1.0
+"""How far ahead of its pace a reply stays of which nothing else is said: enough for WARM, too little for COLD."""
 
 
 class Desk:
-    """One policy and its clock. What is not given to `arrive` is that of a warm turn whose run begins now."""
+    """One policy and its clock. What is not given to `arrive` is that of a warm turn whose run begins now. `leads_s`:
+    how far ahead of its pace a reply stays; None = nothing is known to be sent."""
 
     def __init__(self, **limits: float) -> None:
-        self.policy = Admission(Limits(**limits))  # type: ignore[arg-type]
+        self.policy = Admission(Limits(**LIMITS | limits))  # type: ignore[arg-type]
         self.count = 0
         self.now_s = 0.0
-        self.sent: dict[TicketId, Sent] = {}
+        self.leads_s: dict[int, float | None] = {}
+        self.sent = Replies(self)
         self.wake_at_s: float | None = None
 
     def send(self, event: Event) -> Decision:
@@ -69,7 +76,7 @@ class Desk:
         return told
 
     def runs(self, *seats: str) -> None:
-        """Warm replies that have begun; nothing is known of their pace."""
+        """Warm replies that have begun."""
         for seat in seats:
             assert isinstance(self.arrive(seat, cost=WARM), Granted)
             self.first_token(self.count)
@@ -112,3 +119,19 @@ class Desk:
 
     def lane(self) -> Lane:
         return self.policy.standing(self.now_s).lane()
+
+
+class Replies(dict[TicketId, Sent]):
+    """What each reply has sent: what `tokens` said of it, else so much that it keeps its lead."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self.desk = desk
+
+    def get(self, id: object, default: object = None) -> Any:
+        lead_s = self.desk.leads_s.get(id, LEAD_S) if isinstance(id, int) else None
+        begun_s = next((reply.read_s for reply in self.desk.policy._books.running.values() if reply.id == id), None)
+        if id in self or lead_s is None or begun_s is None:
+            return super().get(id, default)  # type: ignore[call-overload]
+        tokens = (self.desk.now_s - begun_s + lead_s) * self.desk.policy.limits.floor_tok_per_s
+        return Sent(tokens, self.desk.now_s)

@@ -127,7 +127,10 @@ def settings_of(folder: Path, engine_url: str, overrides: Mapping[str, Any]) -> 
     admins.write_text(f'[admins.root]\ndigest = "{digest_of(ADMIN_TOKEN)}"\n')
     key.write_text(ENGINE_KEY + "\n")
     floor, streams = given.pop("floor_tok_per_s", 10.0), given.pop("streams", 4)
-    profile = EngineProfile(name="fake", floor_tok_per_s=floor, cold_tokens=12_000, streams=streams)
+    kv_tokens = given.pop("kv_tokens", None)
+    profile = EngineProfile(
+        name="fake", floor_tok_per_s=floor, cold_tokens=12_000, streams=streams, kv_tokens=kv_tokens
+    )
     models = given.pop("models", ("fake-model",))
     return GatewaySettings(
         seats_file=seats,

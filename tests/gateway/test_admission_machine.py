@@ -49,8 +49,10 @@ from gateway.admission_types import (
     TicketId,
     WaitKind,
 )
-from tests.gateway.admission_arrivals import ARRIVALS, COLD, COSTS, LEADS, LIMITS, SEATS
-from tests.gateway.admission_witness import TESTED, UNSURE, Known, Witness
+from tests.gateway.admission_arrivals import ARRIVALS, COLD, COSTS, LEADS, LIMITS, SEATS, TWO_COSTS
+from tests.gateway.admission_known import TESTED, UNSURE, Known
+from tests.gateway.admission_refusals import is_full, refused
+from tests.gateway.admission_witness import Witness
 
 STEPS_WANTED = 10_000
 TICKS_A_SECOND = 4
@@ -64,6 +66,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.witness = Witness(limits, 1000.0, counts)
         self.policy = Admission(limits)
         self.gone: dict[str, float] = {}
+        self.graces_end_s: list[float] = []
         self.wake_at_s: float | None = None
         self.closed_for: Known | None = None
         self.kinds: set[WaitKind] = set()
@@ -103,7 +106,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             return
         assert self.witness.open
         assert any(isinstance(effect, Queued) and effect.id == id for effect in told), "waits and was not told"
-        assert not self.full_with(known, of=0), "a bound of the queue"
+        assert not is_full(self.witness, known), "a bound of the queue"
 
     @precondition(lambda self: self.witness.waiting)
     @rule(seconds=st.sampled_from([HELPER_PATIENCE_S, BUDGET_PATIENCE_S, 149.0, 155.0]), arrivals=st.lists(ARRIVALS))
@@ -151,6 +154,17 @@ class AdmissionMachine(RuleBasedStateMachine):
                 self.send(FirstToken(known.id))
         self.crowd([next_one], 0.0)
 
+    @precondition(lambda self: self.witness.running)
+    @rule(lead_s=st.sampled_from([-1.0, 12.125, 20.0, 60.0]), costs=TWO_COSTS, arrival=ARRIVALS)
+    def prompts_come_while_all_write(self, lead_s: float, costs: tuple[Cost, Cost], arrival: Arrival) -> None:
+        for known in list(self.witness.running.values()):
+            known.lead_s = lead_s
+            if known.streamed:
+                self.send(FirstToken(known.id))
+        self.arrive(arrival[0], None, 1, costs[0], 0.0, arrival[3], streamed=not arrival[4])
+        self.arrive("cleo", None, 1, costs[1], 0.0, "t")
+        self.time_passes(0.5 if lead_s > 0 else 21.0)
+
     @precondition(lambda self: self.witness.waiting)
     @rule(data=st.data(), cost=COSTS, every=st.booleans())
     def reprice(self, data: st.DataObject, cost: Cost, every: bool) -> None:
@@ -176,11 +190,13 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.witness.time_passes(at_s - self.witness.now_s, self.closed_for)
 
     def nothing_is_due_before(self, at_s: float) -> None:
-        if self.count % 3 or not self.witness.waiting or WaitKind.PACE in self.kinds:
+        witness, watched = self.witness, self.closed_for is not None or WaitKind.PACE in self.kinds
+        unknown = any(known.first_s is not None and known.lead_s is None for known in witness.running.values())
+        if self.count % 3 or not witness.waiting or WaitKind.PACE in self.kinds or (watched and unknown):
             return
-        middle_s = (self.witness.now_s + at_s) / 2
+        middle_s = (witness.now_s + at_s) / 2
         if middle_s < at_s:
-            late = deepcopy(self.policy).handle(Tick(), middle_s, {})
+            late = deepcopy(self.policy).handle(Tick(), middle_s, witness.sent_by_all(middle_s))
             assert not late.effects, f"due at {middle_s}, or before"
 
     @rule(limits=LIMITS)
@@ -195,6 +211,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     @rule(seat=SEATS)
     def seat_gone(self, seat: str) -> None:
         self.gone.setdefault(seat, self.witness.now_s)
+        self.graces_end_s.append(self.witness.now_s + self.witness.limits.seat_grace_s)
         self.send(SeatsGone(frozenset({seat})))
         assert not any(known.seat == seat for known in self.witness.waiting.values())
 
@@ -240,7 +257,7 @@ class AdmissionMachine(RuleBasedStateMachine):
                 case Granted(id):
                     self.granted(id, arriving)
                 case Rejected():
-                    self.rejected(effect, event)
+                    refused(self.witness, effect, event)
                 case Queued(id, position, depth, wait_s):
                     assert id in self.witness.waiting
                     assert (wait_s is None) is self.witness.held, "a wait is predicted only while the line moves"
@@ -268,61 +285,13 @@ class AdmissionMachine(RuleBasedStateMachine):
         helper, over = witness.stands_behind(known)
         counts["helpers"] += known.helper and not helper
         counts["over"] += known.over and not over
-        paced = witness.free == 1 and any(witness.sent(other) for other in witness.running)
+        paced = witness.free == 1 and bool(witness.sent_by_all())
         counts["fourth on pace"] += paced and not witness.is_cold(known)
         counts["ungated"] += not witness.limits.queue_max
+        long = witness.limits.queue_max > 0 and known.cost.uncached_tokens > witness.limits.cold_tokens
+        counts["short"] += long and not witness.is_cold(known)
         counts["assumed"] += any(witness.is_read(other) and other.first_s is None for other in witness.running.values())
         witness.runs(known)
-
-    def rejected(self, effect: Rejected, event: Event) -> None:
-        witness, known = self.witness, self.witness.waiting[effect.id]
-        late = witness.now_s >= known.arrived_s + witness.limits.queue_deadline_s
-        arrives = isinstance(event, Arrive) and event.id == effect.id
-        assert effect.retry_after_s == 0 or 10 <= effect.retry_after_s <= 59
-        match effect.reason:
-            case Reason.PAUSED:
-                counts["paused"] += arrives
-                assert witness.held
-                assert self.full_with(known, of=1) if arrives and not late else late
-            case Reason.DEADLINE:
-                assert late
-                assert not witness.held
-            case Reason.SEAT_GONE:
-                assert isinstance(event, SeatsGone)
-                assert effect.retry_after_s == 0
-            case Reason.ENGINE_LOST | Reason.DRAINING:
-                assert not witness.open
-            case Reason.PREDICTED_WAIT:
-                assert arrives
-                assert not witness.held
-                assert effect.position > witness.free or not self.witness.may_run(known) or known.seat in self.bounded()
-            case _:
-                counts["cold refused"] += effect.reason is Reason.SEAT_COLD_QUEUE_FULL
-                assert arrives, "bounds refuse arrivals, never who waits already"
-                assert not witness.held
-                assert self.full_with(known, of=1)
-                assert witness.limits.queue_max or witness.free <= 0 or not witness.may_run(known)
-        del witness.waiting[effect.id]
-        if witness.open:
-            witness.no_candidate(known)
-
-    def bounded(self) -> set[str]:
-        """Seats that wait for a ticket of their own."""
-        seats = Counter(known.seat for known in [*self.witness.waiting.values(), *self.witness.running.values()])
-        return {seat for seat, own in self.witness.own_max.items() if own is not None and seats[seat] > own}
-
-    def full_with(self, known: Known, of: int) -> bool:
-        """Whether more than a bound of the queue wait, with `known`, which does too; `of` is not used up by it."""
-        limits, waiting = self.witness.limits, self.witness.waiting.values()
-        of_seat = [other for other in waiting if other.seat == known.seat]
-        cold = sum(self.witness.is_cold(other) and not other.helper for other in of_seat)
-        takes = self.witness.is_cold(known) and not known.helper
-        return (
-            len(waiting) > limits.queue_max - (limits.queue_max // 4 if len(of_seat) > 1 else 0)
-            or len(of_seat) > limits.queue_per_seat
-            or 0 < limits.queue_bytes < sum(other.body_bytes for other in waiting)
-            or (takes and 0 < limits.queue_cold_per_seat < cold)
-        )
 
     def nobody_waits_without_a_reason(self) -> None:
         """After every single event: a free ticket is withheld for one of three reasons, and it is said which."""
@@ -335,6 +304,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             counts["unsure"] += 1
             self.closed_for = witness.waiting[lane.next] if lane.closed and lane.next is not None else None
             return
+        self.it_is_woken_when_it_must_be(lane.closed or WaitKind.PACE in kinds.values())
         told = {id: wait.kind for id, wait in self.policy.standing(witness.now_s).waits().items()}
         assert told == kinds, "why they wait"
         self.kinds = set(kinds.values())
@@ -344,13 +314,40 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert lane.closed == witness.gate(witness.candidate(witness.order(rivals) or []))
         if witness.free <= 0 or not rivals:
             return
+        self.count_what_keeps_the_candidate(witness.candidate(witness.order(rivals) or []))
         if lane.closed:
             assert witness.now_s < witness.goes_at_s(closed[0]), "the gate stays closed too long"
+            assert not witness.all_can_wait(closed[0]), "all replies are far enough ahead, and yet it waits"
         elif WaitKind.PACE in self.kinds:
             warm = next(known for known in witness.order(rivals) or [] if not witness.is_cold(known))
             assert witness.free == 1
             assert witness.limits.queue_max
             assert witness.falls_behind(warm) is not False, "nobody falls behind, and yet it waits"
+
+    def count_what_keeps_the_candidate(self, candidate: Known | None) -> None:
+        witness = self.witness
+        if candidate is None or not witness.running:
+            return
+        late_s = witness.late_s(candidate) or 0.0
+        all_write = all(known.first_s is not None or not known.streamed for known in witness.running.values())
+        if self.closed_for is not None:
+            counts["withheld for a lead"] += all_write and late_s > 0
+            counts["withheld while read"] += not all_write and late_s < 0
+        elif all_write and late_s < 0:
+            counts["read despite lead"] += witness.reading() is not None
+            counts["spaced despite lead"] += witness.now_s < witness.spaced_until_s
+            counts["behind despite lead"] += not witness.is_equal(candidate) and witness.lane_is_free()
+
+    def it_is_woken_when_it_must_be(self, watched: bool) -> None:
+        """Every quarter of a second while a ticket waits for the paces, else for nothing that the rules do not name."""
+        witness, at_s = self.witness, self.wake_at_s
+        if watched:
+            assert at_s is not None
+            assert at_s <= witness.now_s + 0.25, "the paces are not looked at"
+            counts["looked again"] += at_s == witness.now_s + 0.25
+            return
+        due = [*witness.due_s(), *self.graces_end_s]
+        assert at_s is None or any(abs(at_s - due_s) < UNSURE for due_s in due), f"woken at {at_s} for nothing"
 
     @invariant()
     def the_books_agree(self) -> None:

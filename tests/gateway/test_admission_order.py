@@ -1,14 +1,12 @@
-"""Rules 1 and 3 of admission by example: who comes first, and who gets the last ticket."""
+"""Rule 1 of admission by example: who comes first."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from gateway.admission import HELPER_PATIENCE_S
-from gateway.admission_types import Cost, Granted, Hold, Leave, Queued, Reason, Rejected, SeatsGone, Sent, TicketId
-from tests.gateway.desk import WARM, Desk
+from gateway.admission_types import Cost, Hold, Leave, Reason, Rejected, SeatsGone, TicketId
+from tests.gateway.desk import Desk
 
 HOG = 20_000.0
 """Output tokens that put a seat over its share for as long as a deadline."""
@@ -252,144 +250,3 @@ def test_turns_and_budgets_stand_before_age_and_behind_shares() -> None:
     assert desk.policy.order() == [turn, over, helper, hog]
     desk.tick(HELPER_PATIENCE_S)
     assert desk.policy.order() == [helper, turn, over, hog]
-
-
-# 3
-
-
-class Late(dict[TicketId, Sent]):
-    """The first reply stays one second behind."""
-
-    def __init__(self, desk: Desk) -> None:
-        super().__init__()
-        self.desk = desk
-
-    def get(self, id: object, default: object = None) -> Any:
-        return Sent(40.0 * (self.desk.now_s - 1.0), self.desk.now_s) if id == 1 else default
-
-
-def last_ticket(cap: int = 4, behind_s: float = 1.0, **limits: float) -> Desk:
-    """All tickets but one are out; of the reply 1 so many seconds are missing 10 s after its first token."""
-    desk = Desk(streams=cap, **limits)
-    desk.runs(*(f"other{number}" for number in range(cap - 1)))
-    desk.now_s = 10.0
-    for id in range(1, cap):
-        desk.tokens(id, 40.0 * 50.0)
-    desk.tokens(1, 40.0 * (10.0 - behind_s))
-    return desk
-
-
-@pytest.mark.parametrize("cap", [2, 3, 4, 8])
-def test_the_last_ticket_waits_while_a_reply_would_fall_behind(cap: int) -> None:
-    desk = last_ticket(cap, behind_s=-0.25)
-    ana = desk.waits("ana")
-    for now_s, ahead_s, granted in ((10.25, 0.25, []), (10.5, 0.49, []), (10.75, 0.5, [(10.75, ana)])):
-        desk.now_s = now_s
-        desk.tokens(1, 40.0 * (now_s + ahead_s))
-        assert desk.until(now_s) == granted
-
-
-def test_only_the_last_ticket_waits_for_the_pace() -> None:
-    desk = last_ticket(cap=8)
-    desk.leave(7)
-    assert isinstance(desk.arrive("ana", cost=WARM), Granted)
-    desk.first_token(desk.count)
-    assert isinstance(desk.arrive("ben", cost=WARM), Queued)
-
-
-def test_a_single_ticket_waits_for_no_pace() -> None:
-    assert isinstance(Desk(streams=1).arrive("ana", cost=WARM), Granted)
-
-
-def test_what_the_engine_still_has_to_read_counts() -> None:
-    desk = Desk(streams=3, floor_tok_per_s=10.0)
-    desk.runs("other")
-    desk.tokens(1, 30.0)
-    desk.arrive("cleo", cost=Cost(9000, 9000, 2.75))
-    ana = desk.waits("ana")
-    assert desk.first_token(2) == [ana], "3 s ahead, and nothing but 0.5 s to read"
-
-
-def test_what_the_engine_reads_now_counts_less_from_second_to_second() -> None:
-    desk = Desk(streams=3, floor_tok_per_s=10.0)
-    desk.runs("other")
-    desk.tokens(1, 40.0)
-    desk.arrive("cleo", cost=Cost(9000, 9000, 4.0))
-    ana = desk.waits("ana")
-    desk.now_s = 1.0
-    desk.tokens(1, 45.0)
-    assert desk.tick(1.0).effects == (Granted(TicketId(ana), 1),), "3.5 s ahead, 3 s and 0.5 s to read"
-
-
-def test_it_is_read_after_what_was_there_before_it() -> None:
-    desk = Desk(streams=4, floor_tok_per_s=10.0)
-    desk.runs("other")
-    desk.tokens(1, 60.0)
-    for seat in ("cleo", "dan"):
-        desk.arrive(seat, cost=Cost(9000, 9000, 4.0))
-    ana = desk.waits("ana")
-    desk.now_s = 4.0
-    desk.tokens(1, 80.0)
-    desk.first_token(2)
-    desk.tokens(1, 84.0)
-    assert desk.policy.order() == [ana], "4.4 s ahead and 4.5 s to read"
-    desk.now_s = 4.25
-    desk.tokens(1, 86.0)
-    assert [effect.id for effect in desk.tick(4.25).effects] == [ana]
-
-
-def test_while_it_must_wait_nobody_overtakes_it() -> None:
-    desk = last_ticket(behind_s=-0.25)
-    ana = desk.waits("ana", run_s=-5.0)
-    ben = desk.waits("ben", Cost())
-    assert desk.policy.order() == [ana, ben]
-    over = desk.waits("cleo", Cost(), over=True, run_s=-50.0)
-    helper = desk.waits("dan", Cost(), helper=True, run_s=-50.0)
-    assert desk.policy.order() == [ana, ben, over, helper]
-
-
-@pytest.mark.parametrize(("last_wait_s", "deadline_s", "after_s"), [(90, 180, 90.0), (90, 60, 30.0), (5, 180, 5.0)])
-def test_after_its_longest_wait_it_goes_anyway(last_wait_s: float, deadline_s: float, after_s: float) -> None:
-    desk = last_ticket(last_wait_s=last_wait_s, queue_deadline_s=deadline_s)
-    desk.sent = Late(desk)
-    ana = desk.waits("ana")
-    assert desk.until(9.0 + after_s) == []
-    assert desk.until(11.0 + after_s) == [(10.0 + after_s, ana)]
-
-
-def test_without_a_longest_wait_the_last_ticket_is_like_any_other() -> None:
-    assert isinstance(last_ticket(last_wait_s=0.0).arrive("ana", cost=WARM), Granted)
-
-
-@pytest.mark.parametrize(("behind_s", "told"), [(4.0, Queued), (4.1, Granted)])
-def test_a_reply_that_is_lost_keeps_nobody_waiting(behind_s: float, told: type) -> None:
-    assert isinstance(last_ticket(behind_s=behind_s).arrive("ana", cost=WARM), told)
-
-
-def test_silence_is_lateness_only_when_it_is_longer_than_a_burst() -> None:
-    desk = last_ticket(behind_s=-0.5)
-    desk.now_s = 10.25
-    assert isinstance(desk.arrive("ana", cost=WARM), Granted), "0.5 s ahead, and a quarter of silence"
-    desk = last_ticket(behind_s=-0.5)
-    desk.now_s = 10.3
-    assert isinstance(desk.arrive("ana", cost=WARM), Queued)
-
-
-def test_no_pace_is_promised_to_what_is_not_streamed_or_has_not_begun() -> None:
-    desk = Desk(streams=3)
-    desk.arrive("cleo", cost=WARM, streamed=False)
-    desk.first_token(1)
-    desk.arrive("dan", cost=WARM)
-    desk.now_s = 1.0
-    for id in (1, 2):
-        desk.tokens(id, 0.0)
-    assert isinstance(desk.arrive("ana", cost=WARM), Granted)
-
-
-def test_a_read_that_is_overdue_gives_nobody_time() -> None:
-    desk = Desk(streams=3)
-    desk.runs("other")
-    desk.arrive("cleo", cost=Cost(9000, 9000, 1.0))
-    desk.now_s = 5.0
-    desk.tokens(1, 40.0 * 5.25)
-    assert isinstance(desk.arrive("ana", cost=WARM), Queued), "0.25 s ahead, 0.5 s to read"

@@ -45,10 +45,19 @@ def behind_a_cold_one(cap: int = 4, **limits: float) -> Desk:
     return desk
 
 
-def test_a_prompt_is_cold_when_more_than_the_profile_says_is_not_cached() -> None:
-    desk = busy(cold_tokens=1000)
-    assert isinstance(desk.arrive("ana", cost=Cost(9000, 1000, 1.0)), Granted)
-    assert isinstance(desk.arrive("ana", cost=Cost(9000, 1001, 1.0)), Queued)
+@pytest.mark.parametrize(
+    ("short_s", "uncached", "prefill_s", "told"),
+    [
+        *((0.0, 1000, 1.0, Granted), (0.0, 1001, 1.0, Queued), (0.0, 1001, 0.0, Queued)),
+        *((5.0, 90_000, 4.9, Granted), (5.0, 90_000, 5.0, Queued), (5.0, 1000, 50.0, Granted)),
+    ],
+)
+def test_a_prompt_is_cold_when_much_is_not_cached_and_takes_long(
+    short_s: float, uncached: int, prefill_s: float, told: type
+) -> None:
+    desk = busy(cold_tokens=1000, short_s=short_s)
+    desk.leads_s[1] = 0.0
+    assert isinstance(desk.arrive("ana", cost=Cost(90_000, uncached, prefill_s)), told)
 
 
 def test_one_cold_prompt_is_read_at_a_time() -> None:
@@ -201,7 +210,7 @@ def test_who_is_over_a_budget_closes_no_gate_and_keeps_no_other_cold_prompt_wait
 
 
 def test_after_the_quiet_time_it_goes_anyway_and_the_gate_is_open_while_it_is_read() -> None:
-    desk = busy()
+    desk = busy(cap=5)
     ben, cleo = desk.waits("ben", COLD), desk.waits("cleo")
     assert desk.until(20.0) == [(20.0, ben), (20.0, cleo)]
     assert not desk.lane().closed
@@ -253,10 +262,12 @@ def test_a_candidate_that_turns_warm_opens_the_gate_and_that_turns_cold_again_ha
     assert desk.until(60.0) == [(32.0, ben)], "20 s less 12 s, of which 6 s passed"
 
 
-def test_a_candidate_that_turns_warm_runs_at_once() -> None:
-    desk = busy()
-    ben, cleo = desk.waits("ben", COLD), desk.waits("cleo")
-    assert desk.reprice({ben: WARM}) == [ben, cleo]
+@pytest.mark.parametrize("cost", [WARM, Cost(60_000, 60_000, 1.9)])
+def test_a_candidate_that_turns_warm_runs_at_once(cost: Cost) -> None:
+    desk = busy(short_s=2.0)
+    ben, cleo = desk.waits("ben", COLD), desk.waits("cleo", Cost())
+    desk.leads_s[1] = 3.0
+    assert desk.reprice({ben: cost}) == [ben, cleo]
 
 
 def test_a_warm_request_that_turns_cold_waits_like_one() -> None:
@@ -364,16 +375,6 @@ def test_a_first_token_is_told_once_and_of_unknown_ids_nothing_follows() -> None
     desk.until(1.0)
     desk.first_token(2)
     assert desk.policy._books.running[TicketId(2)].read_s == 0.0
-
-
-def test_where_nobody_may_wait_only_the_cap_counts() -> None:
-    desk = busy(queue_max=0, cap=3)
-    desk.tokens(1, -40.0)
-    assert isinstance(desk.arrive("ben", cost=COLD), Granted)
-    assert isinstance(desk.arrive("cleo", cost=COLD), Granted)
-    refused = desk.arrive("dan", cost=COLD)
-    assert isinstance(refused, Rejected)
-    assert refused.reason is Reason.QUEUE_FULL
 
 
 @pytest.mark.parametrize("deadline_s", [0.5, 5.0, 30.0, 180.0, 230.0])

@@ -256,6 +256,14 @@ def test_the_bound_of_cold_requests_is_set_by_number_and_helpers_take_no_place(l
     assert isinstance(desk.arrive("ben", cost=OTHER, helper=True), Queued)
 
 
+def test_a_long_prompt_that_is_read_in_a_few_seconds_takes_no_place_of_a_cold_one() -> None:
+    desk = Desk(streams=1, short_s=5.0)
+    desk.runs("other")
+    desk.waits("ben", COLD)
+    desk.waits("ben", OTHER)
+    assert desk.lane().next == 2
+
+
 def test_prompts_that_turned_cold_in_line_keep_out_no_warm_one() -> None:
     desk = Desk(streams=1)
     desk.runs("other")

@@ -99,7 +99,7 @@ def engine_idle_s(gateway: Running) -> float:
 
 
 async def test_ten_clients_at_cap_four(watched: Watched) -> None:
-    async with running({"time_scale": 0.5}) as gateway:
+    async with running({"time_scale": 0.5}, admission={"last_wait_s": 0}) as gateway:  # no ticket is withheld
         answers = await ten(gateway)
         await gateway.idle()
         stats = gateway.engine.stats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from gateway.care import Care, Prompt
 from gateway.learning.learned import Learned
 from gateway.meter import Meter, Usage
 from gateway.prefix.fingerprint import fingerprint
+from gateway.prefix.index import PrefixIndex
 from gateway.state import EngineAbilities, EngineProfile, EngineState, HostKv, Phase
 
 CHAT = "/v1/chat/completions"
@@ -192,8 +194,12 @@ def test_what_was_learned_is_there_after_a_restart_of_the_gateway(desk: Desk, tm
 
 @pytest.mark.parametrize(
     ("declared", "told", "host", "capacity"),
-    [(700_000, 600_000, False, 700_000), (None, 600_000, False, 600_000), (None, None, False, 800_000)]
-    + [(700_000, None, True, None)],
+    [
+        (700_000, 600_000, False, 700_000),
+        (None, 600_000, False, 600_000),
+        (None, None, False, 800_000),
+        (700_000, None, True, None),
+    ],
     ids=["declared", "as the engine says", "as much as its streams may hold", "with a host tier nobody knows"],
 )
 def test_how_much_the_cache_holds_is_taken_from_who_knows_best(
@@ -201,3 +207,20 @@ def test_how_much_the_cache_holds_is_taken_from_who_knows_best(
 ) -> None:
     desk.start("two", kv_tokens=declared, told=told, host=host)
     assert desk.care.index.capacity_tokens == capacity
+
+
+def test_a_ticket_comes_back_whatever_goes_wrong_with_what_is_learned(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ArithmeticError
+
+    left: list[float] = []
+    prompt, tap = desk.prompt(LONG)
+    prompt.place = SimpleNamespace(leave=left.append)  # type: ignore[assignment]
+    desk.granted(prompt)
+    tap.meter.events = 7
+    monkeypatch.setattr(PrefixIndex, "end", broken)
+    with pytest.raises(ArithmeticError):
+        prompt.over()
+    assert left == [7.0]

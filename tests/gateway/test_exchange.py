@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import re
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.dialects import Prepared
 from tests.fake_engine import wire as engine_wire
 from tests.gateway import forms
 from tests.gateway.forms import (
@@ -305,3 +307,13 @@ async def test_the_ticket_comes_back_when_the_engine_ends_though_the_client_has_
     prompt = engine_wire.render(chat())
     assert prompt is not None
     assert text == engine_wire.words(prompt, 0, 0, 250_000)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=forms.NAMES.get)
+async def test_once_the_engine_answers_the_body_is_let_go(path: str) -> None:
+    async with running({"time_scale": 1.0}) as gateway:
+        answer = asyncio.create_task(call(gateway, path, "word " * 50, stream=True, max_tokens=10))
+        await gateway.until(lambda: any(live.step == "decode" for live in gateway.core.live))
+        gc.collect()
+        assert [held for held in gc.get_objects() if isinstance(held, Prepared) and held.body] == []
+        assert (await answer).status == 200

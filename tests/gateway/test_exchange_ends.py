@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,9 +86,11 @@ async def test_a_full_line_of_a_paused_box_tells_how_many_others_wait(path: str)
 
 def shorten_deadline(gateway: Running, deadline_s: float) -> None:
     """A deadline shorter than the predicted wait of a fresh gateway would refuse at arrival; so: a fast past."""
-    limiter = gateway.core.limiter
-    limiter.policy._mean_hold_s = 0.01
-    limiter.set_limits(replace(limiter.policy.limits, queue_deadline_s=deadline_s))
+    core = gateway.core
+    core.limiter.policy._mean_hold_s = 0.01
+    admission = core.settings.admission.model_copy(update={"queue_deadline_s": deadline_s})
+    core.settings = core.settings.model_copy(update={"admission": admission})
+    core.sweep(core.limiter.loop.time())
 
 
 @together

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gateway.admission import Admission
-from gateway.admission_types import Granted, Limits, Reason, Rejected
+from gateway.admission_types import Cost, Granted, Limits, Reason, Rejected
 from gateway.limiter import Limiter, Place, Request
 
 T = TypeVar("T")
@@ -181,5 +181,42 @@ def test_a_helper_stands_behind_a_turn_that_came_later() -> None:
             assert await helper.wait(0) is None
             turn.leave()
             assert isinstance(await helper.wait(0), Granted)
+
+    virtual(main, streams=1)
+
+
+def test_what_waits_is_priced_anew_when_a_ticket_goes_and_before_it_comes_back() -> None:
+    async def main(limiter: Limiter) -> None:
+        asked: list[int] = []
+
+        def price() -> Cost:
+            asked.append(limiter.running)
+            return Cost()
+
+        with contextlib.ExitStack() as stack:
+            first = enter(limiter, stack)
+            second, third = (
+                stack.enter_context(limiter.enter(Request(seat, None, 1, ignore, price=price))) for seat in "bc"
+            )
+            asked.clear()
+            first.leave()
+            assert second.answer.done()
+            assert not third.answer.done()
+            assert asked == [1, 1, 1], "both of them while the ticket is still out, and the last one again when it is"
+            third.leave()
+            asked.clear()
+            second.leave()
+            assert asked == []
+
+    virtual(main, streams=1)
+
+
+def test_the_tokens_of_a_reply_count_for_its_seat() -> None:
+    async def main(limiter: Limiter) -> None:
+        with contextlib.ExitStack() as stack:
+            enter(limiter, stack, "ana").leave(1e6)
+            enter(limiter, stack, "ben")
+            enter(limiter, stack, "ana")
+            assert limiter.view().over_share == {"ana"}
 
     virtual(main, streams=1)

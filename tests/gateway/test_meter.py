@@ -179,8 +179,14 @@ def test_no_pace_without_two_tokens_or_time() -> None:
         ({"prompt_tokens": 1}, None),
         ({"prompt_tokens": 1, "completion_tokens": "2"}, None),
         ({"prompt_tokens": 1, "completion_tokens": True}, None),
+        ({"prompt_tokens": 1, "completion_tokens": -2}, None),
+        ({"prompt_tokens": 2**63, "completion_tokens": 2}, None),
         ({"prompt_tokens": 1, "completion_tokens": 2}, Usage(1, 2, None)),
         ({"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(1, 2, None)),
+        (
+            {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": -1}},
+            Usage(1, 2, None),
+        ),
         (USAGE, COUNTED),
     ],
 )

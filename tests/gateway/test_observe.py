@@ -72,6 +72,14 @@ async def test_the_lane_and_the_line_are_told_as_they_are() -> None:
         assert found.cache.held.value
 
 
+async def test_nobody_is_told_when_it_goes_on_while_the_operator_holds_the_line() -> None:
+    async with one_is_read_and_one_waits() as gateway:
+        assert snapshot(gateway.core).waiting[0].predicted_s is not None
+        gateway.core.limiter.hold(True)
+        (held,) = snapshot(gateway.core).waiting
+        assert (held.predicted_s, held.why) == (None, "held")
+
+
 async def test_looks_add_up_to_seconds_of_reading_and_of_waiting() -> None:
     async with one_is_read_and_one_waits() as gateway:
         note_history(gateway.core)

@@ -56,3 +56,24 @@ def test_prompts_that_are_not_cold_do_not_wait_for_each_other() -> None:
     first, *others = virtual_time.run(seen(("a", 3000, 4), ("b", 50, 4), ("c", 50, 4)))
     assert first.id == "a"
     assert all(one.arrived_s < first.arrived_s + 0.1 for one in others)
+
+
+async def after_one_that_leaves(left_s: float) -> float:
+    """How long a short prompt takes to be at the engine behind a cold one whose client leaves after so many seconds."""
+    loop = asyncio.get_running_loop()
+    async with (
+        serving(Knobs(), key=ENGINE_KEY, now=loop.time) as served,
+        running(engine_url=served.url, sweep_s=1.0) as gateway,
+    ):
+        cold = asyncio.create_task(ask(gateway, "a", 60_000, 4))
+        await gateway.until(lambda: len(gateway.core.care.running) == 1)
+        began_s = loop.time()
+        short = asyncio.create_task(ask(gateway, "b", 50, 4))
+        await asyncio.sleep(left_s)
+        cold.cancel()
+        await short
+        return next(one.arrived_s for one in served.engine.stats.log if one.id == "b") - began_s
+
+
+def test_nobody_waits_behind_a_cold_prompt_that_has_left() -> None:
+    assert virtual_time.run(after_one_that_leaves(0.2)) == pytest.approx(0.2, abs=0.05)

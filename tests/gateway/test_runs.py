@@ -171,3 +171,25 @@ def test_no_order_of_requests_makes_a_count_negative(events: list[tuple[str, boo
         assert all(call.run.open == counted[id(call.run)] for call in under_way)
         assert all(run.open >= 0 for run in desk.runs._runs.values())
         assert desk.runs.active(desk.now_s) >= len({call.run.key for call in under_way})
+
+
+def test_another_process_goes_on_with_the_runs_of_the_last_one() -> None:
+    desk, next_one = Desk(), Desk()
+    desk.whole(headers=[CLAUDE])
+    desk.begin(headers=[CLAUDE])
+    next_one.runs.load(desk.runs.dump(), desk.now_s + 10)
+    next_one.now_s += 20
+    title = next_one.begin(headers=[CLAUDE], traits=PLAIN, size=3_000)
+    assert (title.run.started_s, title.turn, title.helper) == (1000.0, 2, True), "its turns had tools"
+    next_one.runs.end(title, next_one.now_s)
+    next_one.now_s += IDLE_S
+    assert next_one.runs.active(next_one.now_s) == 0, "what was open there is over"
+
+
+@pytest.mark.parametrize(
+    "kept", [None, {}, [5], [["k", 2.0, 1.0, 1, 1, True]], [["k", 1.0, 1001.0, 1, 1, True]], [["k", 1.0, 1.0, 1, 1, 1]]]
+)
+def test_runs_that_cannot_be_are_not_taken(kept: object) -> None:
+    desk = Desk()
+    desk.runs.load(kept, desk.now_s)
+    assert desk.runs.dump() == []

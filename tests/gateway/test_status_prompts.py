@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.learning import floor_guard
+from gateway.learning.floor_guard import REPLIES_MIN
 from gateway.snapshot import CacheView, GatewaySnapshot, SpeedView
 from gateway.state import Cause, HostKv, Phase
-from gateway.status import warm
 from gateway.status.compose import view
 from gateway.status.figures import Tone
 from gateway.status.views import StatusView
@@ -83,15 +82,11 @@ def speed(**changes: Any) -> SpeedView:
     return found.model_copy(update=changes)
 
 
-@pytest.mark.parametrize(("replies", "tone"), [(warm.REPLIES_MIN - 1, Tone.OK), (warm.REPLIES_MIN, Tone.WARN)])
+@pytest.mark.parametrize(("replies", "tone"), [(REPLIES_MIN - 1, Tone.OK), (REPLIES_MIN, Tone.WARN)])
 def test_a_median_under_the_floor_warns_once_it_rests_on_enough_answers(replies: int, tone: Tone) -> None:
     found = shown(speed=speed(pace_tok_per_s=36.0, pace_replies=replies)).speed
     assert found is not None
     assert (found.tone, str(found.pace)) == (tone, "~36.0 tok/s")
-
-
-def test_enough_answers_are_as_many_as_the_guard_wants() -> None:
-    assert warm.REPLIES_MIN == floor_guard.REPLIES_MIN
 
 
 def test_a_lowered_cap_is_told_with_what_was_validated() -> None:

@@ -261,6 +261,24 @@ async def test_a_paused_reply_can_fail_and_still_gives_what_it_holds() -> None:
         assert problem is not None
 
 
+@pytest.mark.anyio
+async def test_a_reader_hears_of_the_end_whatever_goes_wrong_in_what_is_done_then() -> None:
+    def broken() -> None:
+        raise ArithmeticError
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with scripted([STREAM], HOLD) as script:
+        reply = await send(EngineAddress.parse(script.url), CHAT, HEADERS, BODY % b"true", tap_for, broken)
+        assert await reply.wait_headers(5)
+        reading = asyncio.create_task(reply.read())
+        await asyncio.sleep(0)
+        with pytest.raises(ArithmeticError):
+            reply.fail(engine_lost("it was too slow"))
+        with pytest.raises(EngineError, match="too slow"):
+            await asyncio.wait_for(reading, 5)
+        reply.abort()
+
+
 # The address
 
 

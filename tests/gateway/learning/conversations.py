@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.learning.prompt import Prompt
+from gateway.learning.prompt import CanonicalPrompt
 
 TOOLS = [{"name": f"tool{n}", "description": f"does the thing {n} " * 20, "input_schema": {}} for n in range(4)]
 SYSTEM = "You are an agent. " * 60
@@ -26,5 +26,5 @@ def body(messages: list[dict[str, Any]], *, system: Any = SYSTEM, tools: Any = T
     return {"system": system, "tools": tools, "messages": messages}
 
 
-def prompt(messages: list[dict[str, Any]], *, system: Any = SYSTEM, tools: Any = TOOLS) -> Prompt:
-    return Prompt.of(body(messages, system=system, tools=tools))
+def prompt(messages: list[dict[str, Any]], *, system: Any = SYSTEM, tools: Any = TOOLS) -> CanonicalPrompt:
+    return CanonicalPrompt.of(body(messages, system=system, tools=tools))

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.learning.divergence import SHAPE_BYTES, Divergence, Origin, Relation, divergence, relation, shape
-from gateway.learning.prompt import Prompt
+from gateway.learning.prompt import CanonicalPrompt
 from tests.gateway.learning.conversations import SYSTEM, TOOLS, message, prompt, turns
 
 OTHER_TOOLS = [{"name": f"other{n}", "description": "something else " * 20, "input_schema": {}} for n in range(3)]
 
 
-def found(before: Prompt, after: Prompt) -> Relation:
+def found(before: CanonicalPrompt, after: CanonicalPrompt) -> Relation:
     return relation(before, after)[0]
 
 
-def changed(before: Prompt, after: Prompt) -> Divergence:
+def changed(before: CanonicalPrompt, after: CanonicalPrompt) -> Divergence:
     kind, common = relation(before, after)
     assert kind is Relation.CHANGED
     return divergence(before, after, common)
@@ -58,7 +58,7 @@ def test_a_much_shorter_one_is_a_compaction() -> None:
     ],
     ids=["last edited", "back a turn", "last alike", "another", "another agent", "other tools", "no tools", "summary"],
 )
-def test_another_conversation_another_agent_or_going_back_a_turn_is_no_change(after: Prompt) -> None:
+def test_another_conversation_another_agent_or_going_back_a_turn_is_no_change(after: CanonicalPrompt) -> None:
     assert found(prompt(turns(3)), after) is Relation.NEW
 
 

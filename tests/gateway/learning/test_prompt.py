@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects.canonical import segments
-from gateway.learning.prompt import Prompt, alike, first_difference
+from gateway.learning.prompt import CanonicalPrompt, alike, first_difference
 from tests.gateway.learning.conversations import SYSTEM, TOOLS, body, message, prompt, turns
 
 CHAT: dict[str, Any] = {
@@ -22,16 +22,16 @@ RESPONSES: dict[str, Any] = {"instructions": SYSTEM, "input": [message("develope
 
 @pytest.mark.parametrize("request_body", [body(turns(3)), CHAT, RESPONSES, {"prompt": "once"}, {"input": "hello"}, {}])
 def test_it_is_the_canonical_prompt(request_body: dict[str, Any]) -> None:
-    assert Prompt.of(request_body).data == b"".join(segments(request_body))
+    assert CanonicalPrompt.of(request_body).data == b"".join(segments(request_body))
 
 
 def test_its_parts_have_names() -> None:
     names = ["tool 1", "tool 2", "tool 3", "tool 4", "system prompt", "message 1", "message 2"]
     found = prompt(turns(2))
     assert [found.name(index) for index in range(7)] == names
-    assert Prompt.of(CHAT).name(5) == "system prompt", "a developer's message"
-    assert Prompt.of(CHAT).name(6) == "message 1"
-    assert Prompt.of(RESPONSES).name(6) == "message 1"
+    assert CanonicalPrompt.of(CHAT).name(5) == "system prompt", "a developer's message"
+    assert CanonicalPrompt.of(CHAT).name(6) == "message 1"
+    assert CanonicalPrompt.of(RESPONSES).name(6) == "message 1"
 
 
 def test_a_byte_is_of_the_segment_that_it_is_in() -> None:
@@ -42,7 +42,7 @@ def test_a_byte_is_of_the_segment_that_it_is_in() -> None:
 
 
 def test_nothing_of_it_is_printable() -> None:
-    found = Prompt.of({"messages": [message("user", "my secret")]})
+    found = CanonicalPrompt.of({"messages": [message("user", "my secret")]})
     assert "secret" not in f"{found} {found!r}"
 
 
@@ -68,6 +68,6 @@ def test_a_text_with_a_part_changed_is_alike_and_another_one_is_not() -> None:
     assert alike(one, other)
     assert not alike(prompt([message("user", "say hello")], tools=[]).segment(1), b'{"role":"user","content":[]}')
     greeting, parting = (
-        Prompt.of({"messages": [message("user", text)]}).data for text in ("say hello", "good bye now")
+        CanonicalPrompt.of({"messages": [message("user", text)]}).data for text in ("say hello", "good bye now")
     )
     assert not alike(greeting, parting)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.learning.divergence import Relation
-from gateway.learning.prompt import Prompt
+from gateway.learning.prompt import CanonicalPrompt
 from gateway.learning.watch import KEPT_S, TURNS, PrefixWatch, Turn
 from gateway.learning.watch_findings import REPEATED, watch_findings
 from tests.gateway.learning.conversations import SYSTEM, TOOLS, message, prompt, turns
@@ -21,7 +21,7 @@ def seconds(prompt_tokens: int, cached_tokens: int) -> float:
     return (prompt_tokens - cached_tokens) / 1000
 
 
-def tokens(found: Prompt) -> int:
+def tokens(found: CanonicalPrompt) -> int:
     return len(found.data) // BYTES_PER_TOKEN
 
 
@@ -32,7 +32,7 @@ class Agent:
         self.watch, self.run, self.seat, self.client = watch, run, seat, client
         self.now_s = 0.0
 
-    def send(self, own: Prompt, hit_share: float | None = None, *, refused: bool = False) -> Turn:
+    def send(self, own: CanonicalPrompt, hit_share: float | None = None, *, refused: bool = False) -> Turn:
         self.now_s += 10
         turn = self.watch.came(self.run, self.seat, self.client, own, self.now_s)
         if not refused:
@@ -41,7 +41,7 @@ class Agent:
         return turn
 
 
-def big(count: int, **more: Any) -> Prompt:
+def big(count: int, **more: Any) -> CanonicalPrompt:
     """A conversation whose tools and system prompt have some 10,000 tokens."""
     clock = more.pop("clock", "")
     return prompt(turns(count), system=f"{clock}{SYSTEM * 40}", **more)
@@ -179,7 +179,7 @@ def test_a_change_of_a_few_tokens_is_none() -> None:
     assert all(row.changed == 0 for row in watch.rows(agent.now_s))
 
 
-def test_prompts_are_forgotten_after_an_hour_and_the_oldest_run_first() -> None:
+def test_prompts_are_forgotten_after_an_hour_though_nobody_sends_and_the_oldest_run_first() -> None:
     size = len(big(1).data)
     watch = PrefixWatch(3 * size + 100)
     for at, run in enumerate("abcde"):
@@ -187,8 +187,10 @@ def test_prompts_are_forgotten_after_an_hour_and_the_oldest_run_first() -> None:
     assert watch.held_bytes == 3 * size
     assert watch.came("a", "ana", "pi", big(1), 6.0).relation is Relation.NEW
     assert watch.came("e", "ana", "pi", big(1), 6.0).relation is Relation.CONTINUES
-    watch.came("z", "ana", "pi", prompt([]), 7.0 + KEPT_S)
-    assert watch.held_bytes == len(prompt([]).data)
+    watch.forget(5.0 + KEPT_S)
+    assert watch.held_bytes == 2 * size
+    watch.forget(6.0 + KEPT_S)
+    assert watch.held_bytes == 0
 
 
 def test_one_prompt_that_is_too_long_is_not_watched() -> None:

@@ -105,6 +105,14 @@ def test_a_cleared_index_knows_nothing_and_readings_of_before_end_without_effect
     assert (index.held_tokens, index.estimate(chain(own(1)), "ana").cached_tokens) == (0, 0)
 
 
+def test_a_reading_ends_without_effect_on_an_index_that_took_the_place_of_its_own() -> None:
+    former = PrefixIndex()
+    reading = former.begin(chain(own(1)), "ana", 0)
+    index = PrefixIndex.load(former.dump())
+    index.end(reading, Usage(BIG * BLOCK_TOKENS, 0, 0), read=True, now_s=1)
+    assert index.held_tokens == 0
+
+
 def test_the_oldest_goes_first_and_a_running_prompt_never() -> None:
     index = PrefixIndex(3 * BIG * BLOCK_TOKENS)
     running = index.begin(chain(own(1)), "ana", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.prefix.index import PrefixIndex
-from gateway.prefix.kept import EVERY_S, FILE_MAX_BYTES, NAME, SOON_S, Keeper, Kept, kept_bytes, read_kept
+from gateway.prefix.kept import (
+    EVERY_S,
+    FILE_MAX_BYTES,
+    NAME,
+    SOON_S,
+    Keeper,
+    Kept,
+    keeping,
+    kept_bytes,
+    read_kept,
+)
 from tests.gateway.prefix.chains import ask, chain
 from tests.gateway.test_limiter import VirtualLoop
 
@@ -80,7 +90,7 @@ def test_a_flipped_bit_is_seen(tmp_path: Path, at: int, change: int) -> None:
 
 def test_no_text_is_kept_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     async def main() -> None:
-        keeper = Keeper(tmp_path / NAME, lambda: kept_bytes("start-1", index_of(1)))
+        keeper = Keeper(tmp_path / NAME, lambda: keeping("start-1", index_of(1)))
         await keeper.keep()
         assert keeper.unkept == ""
 
@@ -120,7 +130,7 @@ def test_a_file_that_cannot_be_written_is_said_and_tried_again(tmp_path: Path, m
 
     async def main() -> None:
         folder = tmp_path / "later"
-        keeper = Keeper(folder / NAME, lambda: kept_bytes("start-1", index_of(1)))
+        keeper = Keeper(folder / NAME, lambda: keeping("start-1", index_of(1)))
         keeper.note()
         task = asyncio.create_task(keeper.run())
         await until(lambda: keeper.unkept != "")
@@ -142,7 +152,11 @@ def test_a_file_that_cannot_be_written_is_said_and_tried_again(tmp_path: Path, m
 
 def test_what_would_be_too_long_to_be_read_again_is_not_written(tmp_path: Path) -> None:
     async def main() -> None:
-        keeper = Keeper(tmp_path / NAME, lambda: bytes(FILE_MAX_BYTES + 1))
+        def take() -> Generator[None, None, bytes]:
+            yield
+            return bytes(FILE_MAX_BYTES + 1)
+
+        keeper = Keeper(tmp_path / NAME, take)
         await keeper.keep()
         assert keeper.unkept == f"{tmp_path / NAME} would be longer than {FILE_MAX_BYTES} bytes"
 
@@ -155,3 +169,28 @@ def test_a_full_cache_of_a_million_tokens_is_a_small_file() -> None:
     for start in range(0, blocks, 250):
         ask(index, chain([start % 256, start // 256, *range(248)]))
     assert len(kept_bytes("start-1", index)) < 25 * blocks
+
+
+def test_a_large_index_is_written_in_steps_and_may_be_used_and_cleared_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.prefix.packed.STEP_BLOCKS", 4)
+    path, index = tmp_path / NAME, index_of(*range(1, 21))
+    wanted, steps = index.dump(), keeping("start-1", index)
+    next(steps)
+    count = sum(1 for _ in _used(steps, index, path))
+    kept = read_kept(path, "start-1")
+    assert isinstance(kept, Kept)
+    assert count > 30
+    assert kept.index.dump() == wanted
+    assert index.held_tokens == 0
+
+
+def _used(steps: Generator[None, None, bytes], index: PrefixIndex, path: Path) -> Iterator[None]:
+    """Steps, with requests between the first ones and a restart of the engine then; the last one fills the file."""
+    for number in range(100, 110):
+        ask(index, chain([number] * 9), reply=5)
+        next(steps)
+        yield
+    index.clear()
+    path.write_bytes((yield from steps))

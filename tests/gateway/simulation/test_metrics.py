@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.simulation.metrics import day_of, figures, percentile, two_standard_errors
@@ -47,6 +49,17 @@ class TestShares:
     def test_the_worst_seat_is_found(self) -> None:
         found = figures([day_of([ended(), ended("ben", pace_tok_per_s=1.0, wait_s=7.0)], 40.0, 8.0)])
         assert (found.worst_seat_share, found.worst_seat_p95_wait_s) == (0.0, 7.0)
+
+    def test_a_hog_is_not_the_worst_seat(self) -> None:
+        day = day_of([ended(), ended("hog", hog=True, pace_tok_per_s=1.0, wait_s=99.0)], 40.0, 8.0)
+        found = figures([day])
+        assert (found.worst_seat_share, found.worst_seat_p95_wait_s) == (1.0, 1.0)
+
+    def test_first_tokens_are_told_apart_by_what_was_read_anew(self) -> None:
+        warm = replace(ended(first_token_s=1.0), uncached_tokens=16_000)
+        cold = replace(ended(first_token_s=20.0), uncached_tokens=16_001)
+        found = figures([day_of([warm, cold], 40.0, 8.0)])
+        assert (found.p95_first_token_warm_s, found.p95_first_token_cold_s, found.cold_share) == (1.0, 20.0, 0.5)
 
     def test_a_day_without_turns_is_a_good_one(self) -> None:
         found = figures([day_of([], 40.0, 8.0)])

@@ -93,6 +93,29 @@ class TestTwoTurns:
         assert second.queue_s == 0
         assert second.wait_s == pytest.approx(READY_S + FRESH_S + ALONE_S + READY_S)
 
+    def test_a_policy_hears_of_who_waits_when_the_cache_loses_what_it_had(self) -> None:
+        heard: list[tuple[str, int]] = []
+
+        class Listening(Line):
+            def recosted(self, request: Request, now_s: float) -> None:
+                heard.append((request.agent.seat, self._kv.reading(request.agent).uncached_tokens))
+
+        three = [Punctual(0, 10.0), Punctual(1, 24.0), Punctual(2, 25.0)]
+        day = pod(three, lambda parts: Listening(parts, 1, None), tokens=250_000)
+        day.run(35.0)
+        assert heard == []
+        day.run(60.0)
+        assert heard[0][0] == "seat-0"
+        assert all(uncached > 80_000 for _, uncached in heard)
+
+    def test_what_comes_back_from_host_ram_takes_its_time(self) -> None:
+        slow = replace(STUDY, reload_tok_per_s=10_000.0)
+        day = Pod([Punctual(0, 10.0), Punctual(1, 40.0)], Kv(150_000, host=True), slow, first_come(cap=1))
+        day.run(200.0)
+        back = [one for one in day.ended if one.uncached_tokens == 3500]
+        assert max(one.first_token_s - one.wait_s for one in back) > 85_000 / 10_000
+        assert min(one.first_token_s - one.wait_s for one in back) < 2.0
+
 
 class TestDeadline:
     def test_a_turn_that_waited_so_long_fails_and_comes_back_as_a_new_one(self) -> None:
@@ -109,6 +132,18 @@ class TestDeadline:
         assert day.refused == 1
         assert not day.ended[0].failed
         assert day.ended[0].wait_s == pytest.approx(12.0 + READY_S)
+
+
+class TestTies:
+    def test_a_policys_timer_comes_before_a_reply_that_ends_then(self) -> None:
+        made: list[Waking] = []
+
+        def policy(parts: Parts) -> Policy:
+            made.append(Waking(parts))
+            return made[0]
+
+        pod([Punctual(0, 10.0)], policy).run(10.0 + READY_S + FRESH_S + ALONE_S + 0.1)
+        assert made[0].told == ["timer", "left"]
 
 
 class Heedless:
@@ -142,6 +177,30 @@ class Unwilling(Heedless):
     def arrived(self, request: Request, now_s: float) -> None:
         self.asked += 1
         self.moves.append(Refuse(request, 12.0, failed=False) if self.asked == 1 else Admit(request))
+
+
+class Waking(Heedless):
+    """Wants to be asked at the very time at which the reply ends."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.decode = parts.decode
+        self.told: list[str] = []
+
+    def read(self, request: Request, now_s: float) -> None:
+        self.wake_at_s = now_s + 1.0
+
+    def left(self, request: Request, now_s: float) -> None:
+        self.told.append("left")
+
+    def move(self, now_s: float) -> Move | None:
+        ends_s = self.decode.next_end_s if now_s >= self.wake_at_s else inf
+        if now_s < ends_s < inf:
+            self.wake_at_s = ends_s
+        elif now_s == ends_s:
+            self.told.append("timer")
+            self.wake_at_s = inf
+        return super().move(now_s)
 
 
 class Watched(Line):

@@ -13,7 +13,7 @@ from gateway.simulation.agents import Agent
 from gateway.simulation.kv import Kv
 from gateway.simulation.pace import STUDY
 from gateway.simulation.pod import Parts, Pod
-from gateway.simulation.request import Move, Policy, Refuse
+from gateway.simulation.request import RETRY_S, Move, Policy, Refuse
 from gateway.simulation.shipped import Shipped
 
 LIMITS = Limits()
@@ -74,6 +74,7 @@ def test_a_second_cold_request_of_a_seat_is_refused_and_comes_back() -> None:
     refused = [move for move in policy.refusals if not move.failed]
     assert pod.refused == len(refused) > 0
     assert all(10 <= move.retry_s <= 59 for move in refused)
+    assert any(move.retry_s != RETRY_S for move in refused), "as the box says, not as after a deadline"
     assert all(move.request.asked_s <= move.request.arrived_s for move in refused)
     assert max(move.request.arrived_s - move.request.asked_s for move in refused) >= 10
 

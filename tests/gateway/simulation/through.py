@@ -209,7 +209,11 @@ async def live(scenario: Scenario, agents: Sequence[Agent]) -> Lived:
     async with (
         serving(knobs, key=ENGINE_KEY, now=loop.time) as served,
         running(
-            engine_url=served.url, seats=rows, sweep_s=1.0, floor_tok_per_s=scenario.limits.floor_tok_per_s
+            engine_url=served.url,
+            seats=rows,
+            sweep_s=1.0,
+            floor_tok_per_s=scenario.limits.floor_tok_per_s,
+            kv_tokens=scenario.kv.tokens,  # as vLLM's metrics say it
         ) as gateway,
     ):
         pod = _Pod(gateway, served, scenario)
