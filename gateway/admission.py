@@ -30,7 +30,8 @@ Rules, in the order in which they are applied; the code carries the same numbers
  3. The last ticket is given to a warm request only if no running reply falls behind its pace by it: the most that one
     is behind its line, and F, and what the engine still has to read, and MARGIN_S, are together at most 0. While it
     must wait nobody overtakes it; after `last_wait_s` it goes anyway.
- 4. Otherwise a ticket never idles while somebody may run: it is handed over in the call that frees it.
+ 4. Otherwise a ticket never idles while somebody may run: it is handed over in the call that frees it. But behind a
+    cold prompt the cache is another one: who comes next is decided by a call at the same time, on new costs.
  5. Never more than `streams` tickets are out; none while admission is closed or held.
  6. Refused at arrival, if it cannot run at once: engine or gateway not serving; a bound of the queue, a second cold
     request of its seat beside one that waits (admission_bounds.py); a wait for tickets alone that is predicted beyond
@@ -42,7 +43,7 @@ Rules, in the order in which they are applied; the code carries the same numbers
     paused. Closed and held are two things: opening does not end a hold.
 
 Times are seconds of any one monotonic clock. A clock that steps back only delays what is due.
-Source: facts/admission-search.md section 2, policy Q; short_s, 2c, MARGIN_S and a spacing of 7 are from the simulation
+Source: facts/admission-search.md section 2, policy Q; short_s, 2c, MARGIN_S and a spacing of 8 are from the simulation
 (docs/measurements.md).
 """
 
@@ -114,13 +115,14 @@ class Admission:
     _lane: ColdLane = field(default_factory=ColdLane)
     _paced: bool = False
     _watched: bool = False
+    _anew: bool = False
     _mean_hold_s: float = HOLD_PRIOR_S
     _holds: int = 0
     _now_s: float = 0.0
 
     def handle(self, event: Event, now_s: float, sent: Mapping[TicketId, Sent] = _NOTHING) -> Decision:
         """Apply one event. The effects are in the order in which they must be carried out."""
-        self._now_s = now_s
+        self._now_s, self._anew = now_s, False
         effects: list[Effect] = []
         match event:
             case Arrive():
@@ -171,12 +173,13 @@ class Admission:
 
     def _assign(self, now_s: float, sent: Mapping[TicketId, Sent], effects: list[Effect]) -> None:
         self._paced = self._watched = False
-        while self._books.waiting and self._free() > 0:
+        while self._books.waiting and self._free() > 0 and not self._anew:
             best = self._next(now_s, sent)
             if best is None:
                 return
             self._grant(best, now_s)
             effects.append(Granted(best.id, best.position))
+            self._anew = is_cold(best.cost, self.limits)  # the cache is another one then, and so are others' costs
 
     def _next(self, now_s: float, sent: Mapping[TicketId, Sent]) -> Waiting | None:
         """The request that gets the free ticket now; None = nobody does yet."""
@@ -366,6 +369,8 @@ class Admission:
 
     def _wake_at_s(self, now_s: float) -> float | None:
         lane = self._lane if self._free() > 0 else None
+        if self._anew and lane is not None and self._books.waiting:  # 4
+            return now_s
         return next_s(self._books, self.limits, lane, now_s, watched=self._watched)
 
     # Small helpers

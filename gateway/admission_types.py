@@ -44,8 +44,8 @@ class Limits:
     streams: int = 4
     floor_tok_per_s: float = 40.0
     cold_tokens: int = 12_000
-    short_s: float = 5.0
-    spacing: float = 7.0
+    short_s: float = 4.0
+    spacing: float = 8.0
     quiet_s: float = 20.0
     last_wait_s: float = 90.0
     aged_s: float = 60.0

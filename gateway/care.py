@@ -76,10 +76,14 @@ class Prompt:
         return tap.meter if tap is not None else None
 
     def price(self) -> Cost:
-        """What it asks of the engine, as the cache is believed to be now."""
-        estimate = self.care.index.estimate(self.print_, self.seat)
+        """What it asks of the engine, as the cache is believed to be now. As long as nothing was measured, a long
+        prompt is not taken for a short one: the curve is another box's."""
+        estimate, curve = self.care.index.estimate(self.print_, self.seat), self.care.known.curve
         whole, cached = estimate.prompt_tokens, estimate.cached_tokens
-        return Cost(whole, whole - cached, self.care.known.curve.predict_s(whole, cached))
+        seconds = curve.predict_s(whole, cached)
+        if not curve.measured and whole - cached > self.care.cold_tokens:
+            seconds = max(seconds, self.care.short_s)
+        return Cost(whole, whole - cached, seconds)
 
     def granted(self, ticket: TicketId) -> None:
         """It goes to the engine."""
@@ -147,11 +151,12 @@ class _SentNow(Mapping[TicketId, Sent]):
 @dataclass(slots=True)
 class Care:
     """One per gateway. `now`: the loop's clock. `known`: what was learned of the engine that serves now; `cold_tokens`:
-    of its profile; with more that is not cached a prompt is long."""
+    of its profile; with more that is not cached a prompt is long. `short_s`: see admission_lane.is_cold."""
 
     learned: Learned
     now: Callable[[], float]
     cold_tokens: int = 12_000
+    short_s: float = 0.0
     index: PrefixIndex = field(default_factory=PrefixIndex)
     known: Known = field(default_factory=Known)
     running: dict[TicketId, Prompt] = field(default_factory=dict)

@@ -181,7 +181,7 @@ class Core:
             self.box.engine.start_id, profile.floor_tok_per_s, cap_of(settings, profile), settings.floor_guard_s
         )
         change = self.care.guarded(now_s, terms)
-        self.care.cold_tokens = profile.cold_tokens
+        self.care.cold_tokens, self.care.short_s = profile.cold_tokens, settings.short_s
         self.limiter.set_limits(limits_of(settings, profile, self.care.cap))
         if change is not None:
             self.log.warning("admission.cap", before=change.before, cap=change.cap, why=str(change.why))

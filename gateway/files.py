@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
 
 def read_small(path: Path, max_bytes: int) -> bytes:
-    """All of `path`. Raises OSError, and ValueError when it is longer than `max_bytes`: it is none of ours then."""
-    with path.open("rb") as file:
+    """All of `path`. Raises OSError, also for a pipe or a device, which may keep its reader for ever, and ValueError
+    when it is longer than `max_bytes`: it is none of ours then."""
+    with open(path, "rb", opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         raw = file.read(max_bytes + 1)
     if len(raw) > max_bytes:
         raise ValueError(f"longer than {max_bytes} bytes")
     return raw
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def replace_file(path: Path, data: bytes, mode: int) -> None:

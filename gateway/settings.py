@@ -46,12 +46,12 @@ class AdmissionSettings(_Numbers):
     """Cold requests, those with more uncached tokens than the engine's `cold_tokens`, that may wait of one seat; one
     more is refused and comes back later. Calls that agents make beside their turns do not count. 0 disables.
     Default 1."""
-    short_s: Annotated[float, Field(ge=0, le=600)] = 5.0
+    short_s: Annotated[float, Field(ge=0, le=600)] = 4.0
     """A prompt that is predicted to be read in less than this, seconds, is not cold, however long it is. 0 disables.
-    Default 5."""
-    spacing: Annotated[float, Field(ge=0, le=100)] = 7.0
+    Default 4."""
+    spacing: Annotated[float, Field(ge=0, le=100)] = 8.0
     """After a cold prompt no other one is read for so many times its predicted seconds of reading, counted from its
-    admission, unless nothing runs; half of queue_deadline_s at most. 0 disables. Default 7."""
+    admission, unless nothing runs; half of queue_deadline_s at most. 0 disables. Default 8."""
     quiet_s: Annotated[float, Field(ge=0, le=600)] = 20.0
     """Before a cold prompt is read nobody else is admitted, so that running answers can end: for so long at most,
     seconds, and a sixth of queue_deadline_s at most. 0 disables. Default 20."""

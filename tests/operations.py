@@ -40,11 +40,12 @@ EXITS = {
     "moe-appliance preflight --cached": {0, 1},
     "moe-appliance plan diff /etc/moe-appliance/plan.json /etc/moe-appliance/plan.new.json": {1},
     "moe-appliance seats size --from-ledger": {1},
+    "moe-appliance simulate --seats 5 --hours 1 --seeds 2 --measured": {0, 1},
     "moe-appliance doctor --out /var/backups/bundle.tar.gz": {0, 1},
     "journalctl -k -b --no-pager --grep 'NVRM|Xid'": {0, 1},
 }
 """Command -> exit codes that are right, where 0 alone is not: findings of this machine, another plan, too little in
-the ledger."""
+the ledger, too little measured."""
 
 Tier = Literal["box", "systemd", "listed", "none"]
 

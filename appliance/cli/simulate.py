@@ -117,12 +117,13 @@ def simulate(
         trials = _trials(scenario, names, numbers, case)
         seeds = seeds or _SEEDS
     found = simulate_all(trials, seeds)
+    undrawn = _undrawn(trials, found, plot) if plot is not None else None
     if as_json:
         text.show_json(trials, found)
     else:
         text.show(trials, found)
-    if plot is not None:  # what took minutes is told also when this fails
-        _draw(trials, found, plot)
+    if undrawn is not None:  # what took minutes is told all the same
+        raise undrawn
 
 
 def _trials(scenario: Any, policies: Sequence[str], seats: Sequence[int], case: str | None) -> list[Any]:
@@ -200,7 +201,8 @@ def _seats(text: str | None, *, drawn: bool) -> list[int]:
     return found
 
 
-def _draw(trials: Sequence[Any], found: Sequence[Any], file: Path) -> None:
+def _undrawn(trials: Sequence[Any], found: Sequence[Any], file: Path) -> MoeError | None:
+    """Draw it. Why that was not possible, None = it is drawn."""
     from appliance.cli.simulate_plot import pictures
     from appliance.sizing.svg import drawing
     from gateway.files import replace_file
@@ -209,4 +211,5 @@ def _draw(trials: Sequence[Any], found: Sequence[Any], file: Path) -> None:
         replace_file(file, drawing(pictures(trials, found)).encode(), 0o644)
     except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
         why = error.strerror if isinstance(error, OSError) else error
-        raise MoeError(f"{file}: cannot be written: {why}", "name a file in a folder of yours with --plot") from error
+        return MoeError(f"{file}: cannot be written: {why}", "name a file in a folder of yours with --plot")
+    return None

@@ -41,7 +41,7 @@ def _simulated(days: Sequence[tuple[Scenario, str, int]]) -> Iterator[Day]:
         return
     pool = ProcessPoolExecutor(processes, get_context("spawn"))
     try:
-        with _blocked(signal.SIGINT):  # children keep it so
+        with _ctrl_c_later():
             done = pool.map(_day, days)
         yield from done
     except BrokenProcessPool as error:
@@ -59,13 +59,18 @@ def _day(given: tuple[Scenario, str, int]) -> Day:
 
 
 @contextmanager
-def _blocked(number: signal.Signals) -> Iterator[None]:
-    """It comes when this is over."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+def _ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C comes when this is over, and never to processes that are started in it: they keep it blocked."""
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:  # a thread of a library took it
+        raise KeyboardInterrupt
 
 
 class _Step:

@@ -2,7 +2,8 @@
 
 Rules:
 - In memory only: nothing here is ever written, logged or shown.
-- Bounded in bytes: what was active longest ago goes first, whoever it is of.
+- Bounded in bytes: what was active longest ago goes first, whoever it is of. A body above BODY_MAX_BYTES is not kept:
+  it is mostly pictures, and would push out those of many others.
 - A body goes `ACTIVE_S` after its run was last active; time without an engine does not count. Of a seat whose shared
   head is wanted (`[[prefix]] seat`) the `SHARED_OF` latest stay until others take their place, since that head is also
   read when nobody is there.
@@ -15,6 +16,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 ACTIVE_S = 600.0
+BODY_MAX_BYTES = 2 * 1024 * 1024
+"""Text of 262,144 tokens is about half of that."""
 SHARED_OF = 3
 """Requests whose common beginning is taken for what a seat shares."""
 
@@ -42,7 +45,7 @@ class Heads:
     def keep(self, run: str, seat: str, path: str, body: bytes, now_s: float) -> None:
         """The engine takes a turn of `run`: its body replaces the one before. One above the bound is not kept."""
         self._drop(run)
-        if not body or len(body) > self._capacity:
+        if not body or len(body) > min(self._capacity, BODY_MAX_BYTES):
             return
         self._heads[run] = Head(run, seat, path, body, now_s)
         self.held_bytes += len(body)

@@ -126,7 +126,7 @@ class Reader:
         return self._core.limiter.loop.time()
 
     def _cut(self) -> None:
-        if self._reading is not None and not self._was_cut:
+        if self._reading is not None and not self._was_cut and not self._reading.expired():
             self._reading.reschedule(self._now())
         self._was_cut = True
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
-from dataclasses import dataclass
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,10 +19,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from appliance.cli import simulate
+from appliance.cli import simulate, simulate_text
+from appliance.cli.simulate_days import simulate_all
 from appliance.errors import ConfigError, MoeError
 from gateway.learning.learned import NAME, Learned
 from gateway.learning.paces import Written
+from gateway.simulation import cells
+from tests.e2e.box import until
+from tests.interrupts import heed_interrupts
 
 WANTED_KEYS = {
     "policy", "kv_case", "seats", "at_pace_share", "g30_share", "failed_share", "p95_wait_s", "collapses", "seeds"
@@ -106,6 +115,14 @@ class TestAnswers:
         said = plain(run("--table", "--hours", "0.1", "--seeds", "1"))
         assert "\nfifo-cap-4 C 2 17 ~" in said
         assert "A hog: a seat beside them with 6 agents that never pause" in said
+
+    def test_turns_that_fail_seldom_are_not_called_none(self) -> None:
+        scenario = cells.Scenario(40, hours=1.0)
+        (found,) = simulate_all([cells.Trial("none", replace(scenario, seats=1), "B")], 1)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            simulate_text.show([cells.Trial("none", scenario, "B")], [replace(found, failed_share=0.0004)])
+        assert "<0.1 % of turns fail at their deadline" in said.getvalue()
 
 
 class TestFiles:
@@ -197,15 +214,41 @@ class TestPlot:
         assert "within 30 s" in said
         assert "wait at most" in said
 
-    def test_a_file_that_cannot_be_written_is_an_error(self, tmp_path: Path) -> None:
+    def test_a_file_that_cannot_be_written_is_an_error_after_the_figures(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shown: list[int] = []
+        monkeypatch.setattr(simulate_text, "show", lambda trials, found: shown.append(len(found)))
         with pytest.raises(MoeError, match="cannot be written"):
             run("--seats", "1", "--plot", str(tmp_path / "none" / "plot.svg"), *SHORT)
+        assert shown == [3]
 
     def test_more_policies_than_dashes_are_refused(self) -> None:
         names = [word for name in ("none", "vtc", "appliance", "fifo-cap-2") for word in ("--policy", name)]
         made = run("--seats", "1", "--plot", "x.svg", *names)
         assert made.exit_code == 2
         assert "3 policies at most" in made.output
+
+
+class TestInterrupted:
+    @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has no child processes")
+    def test_ctrl_c_ends_all_processes_at_once_and_quietly(self) -> None:
+        line = [sys.executable, "-m", "appliance", "simulate", "--seats", "150", "--policy", "appliance"]
+        process = subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=heed_interrupts,
+        )
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until("days are simulated", lambda: len(children.read_text().split()) >= 2, 30)
+        began = [Path(f"/proc/{pid}") for pid in children.read_text().split()]
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=5)
+        assert (process.returncode, said) == (130, "")
+        until("nothing is left", lambda: not any(child.exists() for child in began), 5)
 
 
 class TestRefused:

@@ -104,13 +104,20 @@ def nginx(binary: str, folder: Path, upstream_port: int, core: int | None) -> It
 
 @contextmanager
 def gateway(folder: Path, upstream_port: int, seats: int, core: int | None) -> Iterator[Contender]:
-    """The gateway alone, with `seats` seats and as many streams."""
+    """The gateway alone, with `seats` seats and one stream more."""
     port = free_port()
     keys = tuple(new_key(SEAT_PREFIX, os.urandom(32)) for _ in range(seats))
     rows = [f'[seats.bench{number}]\ndigest = "{digest_of(key)}"\n' for number, key in enumerate(keys)]
     (folder / "seats.toml").write_text("\n".join(rows))
     argv = [sys.executable, "-P", "-m", "gateway", "--listen", f"127.0.0.1:{port}"]
-    argv += ["--engine-url", f"http://127.0.0.1:{upstream_port}", "--model", "fake", "--streams", str(seats)]
+    argv += [
+        "--engine-url",
+        f"http://127.0.0.1:{upstream_port}",
+        "--model",
+        "fake",
+        "--streams",
+        str(seats + 1),
+    ]  # the last ticket would wait for the paces of the others
     argv += ["--seats", str(folder / "seats.toml"), "--state-dir", str(folder)]
     with _served("gateway", argv, port, folder / "gateway.log", core, "/ready") as process:
         yield Contender("gateway", port, process.pid, keys)

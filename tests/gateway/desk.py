@@ -48,7 +48,11 @@ class Desk:
         self.wake_at_s: float | None = None
 
     def send(self, event: Event) -> Decision:
+        """What follows from an event, and from the call at the same time that it may ask for."""
         decision = self.policy.handle(event, self.now_s, self.sent)
+        if decision.wake_at_s == self.now_s and any(isinstance(effect, Granted) for effect in decision.effects):
+            after = self.policy.handle(Tick(), self.now_s, self.sent)  # behind a cold prompt (rule 4)
+            decision = Decision(decision.effects + after.effects, after.wake_at_s)
         self.wake_at_s = decision.wake_at_s
         return decision
 

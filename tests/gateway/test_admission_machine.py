@@ -272,6 +272,10 @@ class AdmissionMachine(RuleBasedStateMachine):
                     assert len(self.witness.running[id].ended) == 1, "told once"
         if event == Close(Reason.ENGINE_LOST):
             self.witness.forgets_the_lane()
+        if decision.wake_at_s == self.witness.now_s:  # behind a cold prompt somebody may be next, on new costs
+            counts["anew"] += 1
+            assert any(isinstance(effect, Granted) for effect in decision.effects), "asked for a call and gave nothing"
+            return decision.effects + self.send(Tick())
         self.nobody_waits_without_a_reason()
         return decision.effects
 

@@ -224,3 +224,14 @@ def test_a_ticket_comes_back_whatever_goes_wrong_with_what_is_learned(
     with pytest.raises(ArithmeticError):
         prompt.over()
     assert left == [7.0]
+
+
+def test_a_long_prompt_of_an_engine_that_nobody_measured_is_not_taken_for_a_short_one(desk: Desk) -> None:
+    desk.care.short_s = 60.0
+    prompt, tap = desk.prompt(LONG)
+    assert prompt.price().prefill_s == 60.0
+    brief, _ = desk.prompt("hello")
+    assert brief.price().prefill_s < 1.0
+    desk.reply(prompt, tap)
+    other, _ = desk.prompt("bush " * 40_000)
+    assert other.price().prefill_s == pytest.approx(SPEED * other.price().prompt_tokens, rel=0.1)

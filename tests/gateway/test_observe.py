@@ -121,6 +121,16 @@ async def test_expected_and_real_hits_of_a_seat_come_from_the_same_requests() ->
         assert row.expected_tokens.value == pytest.approx(row.cached_tokens.value, rel=0.05)
 
 
+async def test_what_was_expected_is_not_what_was_found() -> None:
+    async with running() as gateway:
+        assert (await call(gateway, CHAT, words(3, 4_000), stream=True, max_tokens=2)).status == 200
+        await gateway.idle()
+        hits = gateway.core.care.index.hits["a"]
+        hits.expected_tokens, hits.cached_tokens, hits.prompt_tokens = 60, 20, 100
+        row = next(row for row in look(gateway).seats if row.name == "a")
+        assert row.expected_share.value == pytest.approx(0.6)
+
+
 async def test_what_guard_watch_and_prewarm_found_is_among_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observe, "watch_findings", lambda rows: (finding("prefix.unstable"),))
     async with running() as gateway:

@@ -184,3 +184,15 @@ def test_whatever_the_pace_the_cap_is_in_bounds_and_changes_once_a_window(
 def test_a_pace_above_the_floor_never_changes_anything(paces: list[float]) -> None:
     guard = FloorGuard(TERMS)
     assert all(guard.handle(at * 100.0, pace(own), TERMS) is None for at, own in enumerate(paces))
+
+
+def test_a_time_under_the_floor_does_not_go_on_over_a_pause() -> None:
+    guard = FloorGuard(TERMS)
+    for now_s in range(0, 280, 10):
+        assert guard.handle(now_s, pace(30.0), TERMS) is None
+    assert guard.handle(280.0, pace(30.0, replies=4), TERMS) is None, "too few answers to say anything"
+    for now_s in range(290, 590, 10):
+        assert guard.handle(now_s, pace(30.0), TERMS) is None
+    change = guard.handle(590.0, pace(30.0), TERMS)
+    assert change is not None
+    assert change.why is Why.SLOW

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,9 @@ def test_all_that_is_wrong_is_one_finding(tmp_path: Path) -> None:
     assert "gone.json cannot be read" in one.observed
     (both,) = finding_of({"a": "x", "b": "y"})
     assert (both.title, both.observed) == ("2 prefixes are not read into the engine", "a: x; b: y")
+
+
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.json")
+    with pytest.raises(PrefixFileError, match=r"p\.json cannot be read: not a regular file"):
+        body_of(tmp_path / "p.json", CHAT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.prewarm.heads import ACTIVE_S, SHARED_OF, Heads
+from gateway.prewarm.heads import ACTIVE_S, BODY_MAX_BYTES, SHARED_OF, Heads
 
 PATH = "/v1/chat/completions"
 
@@ -44,6 +44,14 @@ def test_time_without_an_engine_does_not_count() -> None:
     heads.keep("r", "a", PATH, b"x", 0.0)
     heads.stood_still(900.0)
     assert runs(heads, 900.0 + ACTIVE_S) == ["r"]
+
+
+def test_a_body_that_would_push_out_many_others_is_not_kept() -> None:
+    heads = Heads(20 * BODY_MAX_BYTES)
+    heads.keep("r", "a", PATH, b"x", 0.0)
+    heads.keep("large", "b", PATH, bytes(BODY_MAX_BYTES + 1), 0.0)
+    heads.keep("r", "a", PATH, bytes(BODY_MAX_BYTES + 1), 1.0)
+    assert (runs(heads, 1.0), heads.held_bytes) == ([], 0)
 
 
 def test_the_oldest_run_goes_first_when_the_bound_is_reached() -> None:

@@ -168,6 +168,19 @@ async def test_an_arrival_ends_the_read_at_once_and_it_goes_on_when_nobody_is_he
         assert box.core.log.named("prewarm.aborted") == ["d"]
 
 
+async def test_somebody_may_come_at_the_very_moment_when_a_read_has_taken_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "READ_S", 0.1)
+    knobs = merged(Knobs(), {"prefill_tok_per_s": 10.0})
+    async with serving(knobs) as served, standing(served.url, prefixes=[prefix(tmp_path, "docs")]) as box:
+        box.start("one")
+        while (reading := box.reader._reading) is None or not reading.expired():
+            await asyncio.sleep(0)
+        box.reader.arrival()
+        await box.read_all()
+
+
 async def test_the_first_token_of_a_person_comes_as_soon_as_without_a_read(tmp_path: Path) -> None:
     knobs = merged(Knobs(), FAST | {"time_scale": 1.0, "prefill_tok_per_s": 400.0})
     ask = json.loads(body("person " * 40, max_tokens=1, stream=False))
