@@ -115,8 +115,8 @@ async def test_ten_clients_at_cap_four(watched: Watched) -> None:
 
 
 async def test_the_order_is_fair_between_seats(watched: Watched) -> None:
-    """Rules 3 and 4 of admission.py: whoever got a ticket held fewest of all seats that waited, and of these was
-    served longest ago; inside a seat by arrival."""
+    """Rules 1e to 1g of admission.py: whoever got a ticket held fewest of all seats that waited, and of these its run
+    began first."""
     async with running({"time_scale": 0.3}) as gateway:
         await ten(gateway)
         await gateway.idle()
