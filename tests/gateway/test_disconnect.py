@@ -190,7 +190,8 @@ async def test_the_ticket_of_one_that_leaves_goes_to_the_next_in_line(path: str)
 async def test_200_cancels_at_any_point_leave_nothing_behind() -> None:
     dice = random.Random(20_26)
     knobs = {"silent_s": 0.004, "reply_tokens": 20, "time_scale": 0.02}
-    async with running(knobs, admission={"queue_max": 100, "queue_per_seat": 100}) as gateway:
+    limits = {"queue_max": 100, "queue_per_seat": 100, "queue_cold_per_seat": 0}
+    async with running(knobs, admission=limits) as gateway:
         engine = gateway.engine
         tasks: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:

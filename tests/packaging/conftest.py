@@ -51,8 +51,8 @@ def root(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Iterator[Chr
 
 @pytest.fixture
 def bare(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Iterator[Chroot]:
-    """A root with the package's file, not installed, and 320 MiB to write to."""
-    view = Chroot(tmp_path_factory.mktemp("bare"), size_mib=320)
+    """A root with the package's file, not installed, and 640 MiB to write to."""
+    view = Chroot(tmp_path_factory.mktemp("bare"), size_mib=640)
     view.put(built.deb, "/root/moe.deb")
     yield view
     view.close()
