@@ -177,7 +177,9 @@ async def box(
 ) -> AsyncIterator[Box]:
     """A box whose engine answers ANSWER unless `knobs` say otherwise; `overrides` are those of `running`."""
     script = {"reply_text": ANSWER, "echo_body": 100, **(knobs or {})}
-    async with running(script, seats=_seats(clients), **overrides) as gateway:
+    # who holds a ticket here stands still, far below any pace: the last one would be kept from the others for that
+    admission = {"last_wait_s": 0.0} | overrides.pop("admission", {})
+    async with running(script, seats=_seats(clients), admission=admission, **overrides) as gateway:
         yield Box(gateway, folder)
         await gateway.until(lambda: not gateway.core.live)
         await asyncio.sleep(0)
