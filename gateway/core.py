@@ -367,8 +367,10 @@ class Core:
         changes = diff(before, after, old_s=self._seats_at_s, new_s=now_s)
         self._seats_at_s = now_s
         if changes.lost:
-            self.limiter.seats_gone(frozenset(map(str, changes.lost)))
-            self.prewarm.seats_gone(frozenset(map(str, changes.lost)))
+            lost = frozenset(map(str, changes.lost))
+            self.limiter.seats_gone(lost)
+            self.prewarm.seats_gone(lost)
+            self.care.watch.seats_gone(lost)
         if changes.added:
             self.limiter.seats_back(frozenset(map(str, changes.added)))
         for name in changes.limits:

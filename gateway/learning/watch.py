@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from gateway.learning.divergence import Divergence, Relation, divergence, relation
@@ -48,6 +48,7 @@ class Kept:
     prompt: CanonicalPrompt
     at_s: float
     read_bytes: int
+    seat: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class PrefixWatch:
         if len(prompt.data) > min(PROMPT_MAX_BYTES, self._memory_bytes):
             return Turn(seat, client, Relation.NEW)
         before, found, common = _nearest(kept, prompt)
-        fresh = Kept(prompt, now_s, min(common, before.read_bytes) if before is not None else 0)
+        fresh = Kept(prompt, now_s, min(common, before.read_bytes) if before is not None else 0, seat)
         left = [own for own in kept if own is not before]
         self._put(run_key, [*left, fresh][-CONVERSATIONS_MAX:])
         if before is None or not prompt.data:
@@ -169,6 +170,12 @@ class PrefixWatch:
         """Let go what is too old. Call it often, also while nobody sends anything."""
         while self._runs and next(iter(self._runs.values()))[-1].at_s <= now_s - KEPT_S:
             self._forget_first()
+
+    def seats_gone(self, seats: Collection[str]) -> None:
+        """Seats that may not come in any more lose what was kept of them."""
+        for run_key, kept in tuple(self._runs.items()):
+            if kept[-1].seat in seats:
+                self.held_bytes -= _size(self._runs.pop(run_key))
 
     def _row(self, seat: str, client: str) -> _Row:
         row = self._rows.setdefault((seat, client), _Row())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.admission_types import Granted, Reason, Rejected
 from gateway.core import Core, Engine
+from gateway.learning.prompt import CanonicalPrompt
 from gateway.limiter import Request
 from gateway.overlay import Changed, Mode
 from gateway.overlayfile import OverlayFile
@@ -151,6 +152,19 @@ async def test_no_order_of_events_opens_what_should_be_shut(
 
 
 # Seats that are off
+
+
+@pytest.mark.anyio
+async def test_what_was_kept_of_the_prompts_of_a_seat_goes_when_it_is_switched_off(tmp_path: Path) -> None:
+    (tmp_path / "seats.toml").write_text(GOOD)
+    core = make(tmp_path)
+    prompt = CanonicalPrompt.of({"messages": [{"role": "user", "content": "mine"}]})
+    core.care.watch.came("run", "ana", "pi", prompt, 0.0)
+    core.prewarm.keep("run", "ana", "/v1/chat/completions", b"{}")
+    assert core.care.watch.held_bytes
+    assert core.prewarm.heads.held_bytes
+    await switch(core, "ana", OFF)
+    assert core.care.watch.held_bytes == core.prewarm.heads.held_bytes == 0
 
 
 @pytest.mark.anyio

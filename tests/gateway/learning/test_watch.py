@@ -225,3 +225,13 @@ def test_memory_stays_within_its_bound_and_shares_are_shares(
         assert watch.ended(turn, tokens(own), None, seconds, now_s) >= 0
     for row in watch.rows(now_s):
         assert row.changed <= row.of <= TURNS
+
+
+def test_of_a_seat_that_is_gone_no_prompt_is_kept() -> None:
+    watch = PrefixWatch()
+    Agent(watch, "one", "ana").send(big(2))
+    Agent(watch, "two", "ben").send(big(3))
+    watch.seats_gone({"ana"})
+    assert watch.held_bytes == len(big(3).data)
+    assert Agent(watch, "one", "ana").send(big(3)).relation is Relation.NEW
+    assert Agent(watch, "two", "ben").send(big(4)).relation is Relation.CONTINUES
