@@ -19,6 +19,7 @@ from gateway.ledger.view import ledger_findings, month_of
 from gateway.limits import cap_of
 from gateway.overlay import Overlay
 from gateway.prefix.index import SeatHits
+from gateway.prewarm.files import unknown_seats
 from gateway.seats import AdminBook, SeatBook
 from gateway.snapshot import (
     CacheView,
@@ -253,8 +254,9 @@ def _seats(core: Core, admission: AdmissionView) -> tuple[SeatView, ...]:
 
 def _engine_findings(core: Core, rows: tuple[WatchRow, ...]) -> tuple[Finding, ...]:
     """What the floor guard, the prefix watch and the prewarm found."""
-    guard = core.care.guard
-    return (*(guard.findings() if guard is not None else ()), *watch_findings(rows), *core.prewarm.findings())
+    slow = core.care.guard.findings() if core.care.guard is not None else ()
+    nobodys = unknown_seats(core.settings.prefixes, core.seats.value.accounts.keys())
+    return (*slow, *watch_findings(rows), *core.prewarm.findings(), *nobodys)
 
 
 def _file(held: HeldFile[SeatBook] | HeldFile[AdminBook], book: SeatBook | AdminBook) -> FileView:

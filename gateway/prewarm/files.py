@@ -7,7 +7,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gateway.dialects import Dialect
@@ -83,5 +83,22 @@ def finding_of(broken: dict[str, str]) -> tuple[Finding, ...]:
             observed="; ".join(f"{name}: {why}" for name, why in broken.items()),
             required="[[prefix]] file: a JSON file with a request body",
             remedy="correct the file, then: moe-appliance reload",
+        ),
+    )
+
+
+def unknown_seats(prefixes: Iterable[PrefixSettings], seats: Collection[str]) -> tuple[Finding, ...]:
+    """One finding for prefixes of seats that are not among `seats`."""
+    lost = {prefix.name: prefix.seat for prefix in prefixes if prefix.seat is not None and prefix.seat not in seats}
+    if not lost:
+        return ()
+    return (
+        Finding(
+            id="prefix.seat",
+            severity=Severity.WARN,
+            title="A prefix is to be what a seat shares that there is not",
+            observed="; ".join(f"{name}: there is no seat {seat}" for name, seat in lost.items()),
+            required="[[prefix]] seat: the name of a seat",
+            remedy="moe-appliance seats list",
         ),
     )

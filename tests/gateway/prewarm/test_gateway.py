@@ -123,3 +123,10 @@ async def test_a_prefix_whose_file_is_gone_is_a_finding_on_the_page(tmp_path: Pa
     async with prewarming(prefixes=(prefix,)) as gateway:
         await gateway.until(lambda: bool(gateway.core.prewarm.findings()))
         assert "prefix.broken" in [finding.id for finding in snapshot(gateway.core).findings]
+
+
+async def test_a_prefix_of_a_seat_that_there_is_not_is_a_finding_and_one_of_a_seat_that_there_is_is_none() -> None:
+    prefixes = (PrefixSettings(name="mine", seat="a"), PrefixSettings(name="theirs", seat="nobody"))
+    async with prewarming(prefixes=prefixes) as gateway:
+        [finding] = [found for found in snapshot(gateway.core).findings if found.id == "prefix.seat"]
+    assert finding.observed == "theirs: there is no seat nobody"
