@@ -13,7 +13,8 @@ def cap_of(settings: AdmissionSettings, profile: EngineProfile) -> int:
 
 
 def limits_of(settings: AdmissionSettings, profile: EngineProfile, streams: int) -> Limits:
-    """The policy's limits with so many streams."""
+    """The policy's limits with so many streams. Whoever tries the demo has one seat and several chats: each of them is
+    long to its engine, and none is refused for that."""
     return Limits(
         streams=streams,
         floor_tok_per_s=profile.floor_tok_per_s,
@@ -24,7 +25,7 @@ def limits_of(settings: AdmissionSettings, profile: EngineProfile, streams: int)
         last_wait_s=settings.last_wait_s,
         aged_s=settings.aged_s,
         over_share=settings.over_share,
-        queue_cold_per_seat=settings.queue_cold_per_seat,
+        queue_cold_per_seat=0 if profile.demo else settings.queue_cold_per_seat,
         queue_max=settings.queue_max,
         queue_per_seat=settings.queue_per_seat,
         queue_bytes=settings.queue_bytes,

@@ -44,8 +44,8 @@ class AdmissionSettings(_Numbers):
     """Longest wait, seconds. At most 230, so that wait and prefill stay under agents' 240 s. Default 180."""
     queue_cold_per_seat: Annotated[int, Field(ge=0, le=1000)] = 1
     """Cold requests, those with more uncached tokens than the engine's `cold_tokens`, that may wait of one seat; one
-    more is refused and comes back later. Calls that agents make beside their turns do not count. 0 disables.
-    Default 1."""
+    more is refused and comes back later. Calls that agents make beside their turns do not count, nor does
+    the demo engine have it. 0 disables. Default 1."""
     short_s: Annotated[float, Field(ge=0, le=600)] = 4.0
     """A prompt that is predicted to be read in less than this, seconds, is not cold, however long it is. 0 disables.
     Default 4."""

@@ -23,3 +23,8 @@ def test_every_setting_of_admission_is_the_limit_of_its_name() -> None:
 def test_the_policy_s_own_limits_are_the_settings_defaults() -> None:
     profile = EngineProfile(name="p", floor_tok_per_s=Limits().floor_tok_per_s, cold_tokens=12_000, streams=4)
     assert limits_of(AdmissionSettings(), profile, streams=4) == Limits()
+
+
+def test_the_demo_refuses_nobody_for_several_long_prompts_of_one_seat() -> None:
+    profile = EngineProfile(name="demo", floor_tok_per_s=10.0, cold_tokens=512, streams=4, demo=True)
+    assert limits_of(AdmissionSettings(), profile, 4).queue_cold_per_seat == 0
