@@ -24,7 +24,7 @@ from types import MappingProxyType
 from gateway.meter import Usage
 from gateway.prefix.blocks import Block, Blocks
 from gateway.prefix.fingerprint import NAME_BYTES, Fingerprint
-from gateway.prefix.packed import TOKENS_MAX, Packed, at_once, pack, unpack
+from gateway.prefix.packed import TOKENS_MAX, Packed, pack, unpack
 from gateway.prefix.ratio import Ratios
 
 SLACK_TOKENS = 512
@@ -166,17 +166,13 @@ class PrefixIndex:
         self._blocks = Blocks()
         self._epoch = object()
 
-    def dump(self) -> bytes:
-        """All that a later `load` needs to estimate the same; of prompts only names."""
-        return at_once(self.dumping())
-
     def dumping(self) -> Generator[None, None, bytes]:
-        """The same in steps, see packed.py."""
+        """All that a later `load` needs to estimate the same, in steps, see packed.py; of prompts only names."""
         return pack(Packed(self.capacity_tokens, self._ratios, *self._blocks.oldest_first()))
 
     @classmethod
     def load(cls, raw: bytes) -> PrefixIndex:
-        """An index as `dump` left it, with nothing running. Raises ValueError for anything else."""
+        """An index as `dumping` left it, with nothing running. Raises ValueError for anything else."""
         packed = unpack(raw)
         index = cls(packed.capacity_tokens)
         index._ratios = packed.ratios

@@ -24,7 +24,6 @@ import orjson
 
 from gateway.files import read_small, replace_file
 from gateway.prefix.index import PrefixIndex
-from gateway.prefix.packed import at_once
 
 NAME = "prefixes.bin"
 EVERY_S = 5.0
@@ -36,19 +35,15 @@ _SUM_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a file held. `more` is what else was given to `kept_bytes`, as plain JSON values."""
+    """What a file held. `more` is what else was given to `keeping`, as plain JSON values."""
 
     index: PrefixIndex
     more: Any
 
 
-def kept_bytes(start_id: str, index: PrefixIndex, more: Any = None) -> bytes:
-    """What the file holds: the index of the engine of that start, and `more` in plain JSON values."""
-    return at_once(keeping(start_id, index, more))
-
-
 def keeping(start_id: str, index: PrefixIndex, more: Any = None) -> Generator[None, None, bytes]:
-    """The same in steps of a few milliseconds, between which the index may be used."""
+    """What the file holds: the index of the engine of that start, and `more` in plain JSON values; in steps of a few
+    milliseconds, between which the index may be used."""
     head = orjson.dumps({"start_id": start_id, "more": more})
     content = head + b"\n" + (yield from index.dumping())
     yield

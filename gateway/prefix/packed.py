@@ -57,16 +57,6 @@ def pack(index: Packed) -> Generator[None, None, bytes]:
     return b"".join((orjson.dumps(head), b"\n", names, uptos.tobytes(), tokens.tobytes(), partings.tobytes(), exact))
 
 
-def at_once(steps: Generator[None, None, bytes]) -> bytes:
-    """What comes of steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            made: bytes = end.value
-            return made
-
-
 def unpack(raw: bytes) -> Packed:
     """What `pack` got. Raises ValueError."""
     line, _, rest = raw.partition(b"\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from hashlib import blake2b
 
 from gateway.meter import Usage
@@ -34,3 +34,18 @@ def ask(
     reading = index.begin(print_, seat, at)
     index.end(reading, Usage(len(print_.names) * BLOCK_TOKENS, reply, cached), read=True, now_s=at)
     return reading.expected.cached_tokens
+
+
+def at_once(steps: Generator[None, None, bytes]) -> bytes:
+    """What comes of steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: bytes = end.value
+            return made
+
+
+def dumped(index: PrefixIndex) -> bytes:
+    """What an index is kept as."""
+    return at_once(index.dumping())

@@ -11,7 +11,7 @@ from gateway.prefix.blocks import BLOCKS_MAX
 from gateway.prefix.fingerprint import fingerprint
 from gateway.prefix.index import GROW, PrefixIndex
 from tests.fake_engine.cache import BLOCK_TOKENS, PrefixCache
-from tests.gateway.prefix.chains import ask, chain
+from tests.gateway.prefix.chains import ask, chain, dumped
 
 BIG = 20
 """Blocks of a prompt that is long enough to tell a loss from an error of estimates: 1,280 tokens."""
@@ -108,7 +108,7 @@ def test_a_cleared_index_knows_nothing_and_readings_of_before_end_without_effect
 def test_a_reading_ends_without_effect_on_an_index_that_took_the_place_of_its_own() -> None:
     former = PrefixIndex()
     reading = former.begin(chain(own(1)), "ana", 0)
-    index = PrefixIndex.load(former.dump())
+    index = PrefixIndex.load(dumped(former))
     index.end(reading, Usage(BIG * BLOCK_TOKENS, 0, 0), read=True, now_s=1)
     assert index.held_tokens == 0
 
@@ -189,7 +189,7 @@ def test_counts_that_cannot_be_true_teach_nothing(usage: Usage) -> None:
     index.end(index.begin(chain(own(1)), "ana", 0), usage, read=True, now_s=1)
     assert index.estimate(chain(own(2)), "ana") == before
     assert index.estimate(chain(own(1)), "ana").cached_tokens == 1279
-    assert PrefixIndex.load(index.dump()).held_tokens == index.held_tokens
+    assert PrefixIndex.load(dumped(index)).held_tokens == index.held_tokens
 
 
 def test_a_cached_count_beyond_the_prompt_is_the_prompt() -> None:
@@ -231,27 +231,27 @@ def test_an_index_that_was_dumped_and_loaded_estimates_the_same(
     index = PrefixIndex(20 * BLOCK_TOKENS)
     for path, reply in asked:
         ask(index, chain(path), reply=reply, cached=0)
-    again = PrefixIndex.load(index.dump())
+    again = PrefixIndex.load(dumped(index))
     assert (again.held_tokens, again.capacity_tokens) == (index.held_tokens, index.capacity_tokens)
     for path in [then, *(path for path, _ in asked)]:
         print_ = chain([*path, 2, 1], written=[len(path)])
         there, here = again.estimate(print_, "ana"), index.estimate(print_, "ana")
         assert there.cached_tokens == here.cached_tokens
-    assert again.dump() == index.dump()
+    assert dumped(again) == dumped(index)
 
 
 def test_what_runs_is_kept_as_far_as_it_was_read() -> None:
     index = PrefixIndex(None)
     ask(index, chain(own(1)))
     index.begin(chain([*own(1), *own(2)]), "ana", 0)
-    again = PrefixIndex.load(index.dump())
+    again = PrefixIndex.load(dumped(index))
     assert again.estimate(chain([*own(1), *own(2)]), "ana").cached_tokens == BIG * BLOCK_TOKENS
 
 
 DUMP = PrefixIndex(5000)
 for _number in range(3):
     ask(DUMP, chain(own(_number)), reply=7, cached=0)
-RAW = DUMP.dump()
+RAW = dumped(DUMP)
 
 
 @given(st.binary(max_size=200) | st.integers(0, len(RAW)).map(lambda cut: RAW[:cut]))
@@ -272,7 +272,7 @@ def test_a_damaged_dump_is_a_value_error_or_an_index_that_works(changes: list[tu
         return
     for number in range(4):
         ask(index, chain([*own(number), 1]), cached=0, reply=3)
-    index.dump()
+    dumped(index)
 
 
 @pytest.mark.parametrize("head", [b"[1]", b"{}", b'{"version":1}', b"[" * 5000, b'{"version":1,"blocks":-1}', b"\xff"])

@@ -20,10 +20,9 @@ from gateway.prefix.kept import (
     Keeper,
     Kept,
     keeping,
-    kept_bytes,
     read_kept,
 )
-from tests.gateway.prefix.chains import ask, chain
+from tests.gateway.prefix.chains import ask, at_once, chain, dumped
 from tests.gateway.test_limiter import VirtualLoop
 
 
@@ -45,16 +44,16 @@ def virtual(main: Callable[[], Awaitable[None]]) -> None:
 
 def test_what_was_kept_of_the_same_start_is_there_again(tmp_path: Path) -> None:
     path, index = tmp_path / NAME, index_of(1, 2)
-    path.write_bytes(kept_bytes("start-1", index, {"runs": [["0123", 17.5]]}))
+    path.write_bytes(at_once(keeping("start-1", index, {"runs": [["0123", 17.5]]})))
     kept = read_kept(path, "start-1")
     assert isinstance(kept, Kept)
     assert kept.more == {"runs": [["0123", 17.5]]}
-    assert kept.index.dump() == index.dump()
+    assert dumped(kept.index) == dumped(index)
 
 
 def test_of_another_start_of_the_engine_nothing_is_taken(tmp_path: Path) -> None:
     path = tmp_path / NAME
-    path.write_bytes(kept_bytes("start-1", index_of(1)))
+    path.write_bytes(at_once(keeping("start-1", index_of(1))))
     assert read_kept(path, "start-2") == "it is of another start of the engine"
 
 
@@ -67,7 +66,7 @@ def test_a_file_that_is_not_there_or_too_long_is_said(tmp_path: Path) -> None:
     assert read_kept(path, "start-1") == f"longer than {FILE_MAX_BYTES} bytes"
 
 
-WHOLE = kept_bytes("start-1", index_of(1))
+WHOLE = at_once(keeping("start-1", index_of(1)))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -168,7 +167,7 @@ def test_a_full_cache_of_a_million_tokens_is_a_small_file() -> None:
     index, blocks = PrefixIndex(None), 5500
     for start in range(0, blocks, 250):
         ask(index, chain([start % 256, start // 256, *range(248)]))
-    assert len(kept_bytes("start-1", index)) < 25 * blocks
+    assert len(at_once(keeping("start-1", index))) < 25 * blocks
 
 
 def test_a_large_index_is_written_in_steps_and_may_be_used_and_cleared_between_them(
@@ -176,13 +175,13 @@ def test_a_large_index_is_written_in_steps_and_may_be_used_and_cleared_between_t
 ) -> None:
     monkeypatch.setattr("gateway.prefix.packed.STEP_BLOCKS", 4)
     path, index = tmp_path / NAME, index_of(*range(1, 21))
-    wanted, steps = index.dump(), keeping("start-1", index)
+    wanted, steps = dumped(index), keeping("start-1", index)
     next(steps)
     count = sum(1 for _ in _used(steps, index, path))
     kept = read_kept(path, "start-1")
     assert isinstance(kept, Kept)
     assert count > 30
-    assert kept.index.dump() == wanted
+    assert dumped(kept.index) == wanted
     assert index.held_tokens == 0
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 from gateway.meter import Usage
 from gateway.prefix.index import PrefixIndex, Reading
 from tests.fake_engine.cache import BLOCK_TOKENS
-from tests.gateway.prefix.chains import chain
+from tests.gateway.prefix.chains import chain, dumped
 
 PATHS = st.lists(st.integers(0, 2), min_size=0, max_size=12)
 
@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def gateway_restarts(self) -> None:
-        self.index = PrefixIndex.load(self.index.dump())
+        self.index = PrefixIndex.load(dumped(self.index))
         self.running.clear()
 
     @invariant()
@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def a_dump_can_be_read(self) -> None:
-        PrefixIndex.load(self.index.dump())
+        PrefixIndex.load(dumped(self.index))
 
 
 def test_the_index_holds_together_whatever_comes() -> None:
