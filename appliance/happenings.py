@@ -87,7 +87,10 @@ def _engine(before: EngineState, after: EngineState) -> Iterator[Told]:
         case Phase.REFUSED:
             yield Told("engine.phase", Severity.FAIL, f"the engine is not started: {title}")
         case Phase.FAILED:
-            yield Told("engine.ended", Severity.FAIL, f"the engine failed too often and stays off: {title}")
+            why = "failed too often" if after.cause is None or after.cause.retry else "ended"
+            yield Told("engine.ended", Severity.FAIL, f"the engine {why} and stays off: {title}")
+        case Phase.NEEDS_REBOOT:
+            yield Told("engine.ended", Severity.FAIL, f"the engine cannot be started again before a reboot: {title}")
         case Phase.BACKOFF:
             yield Told("engine.ended", Severity.WARN, f"the engine ended and is started again: {title}")
         case Phase.STOPPING if before.phase is Phase.READY and after.cause is None:

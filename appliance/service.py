@@ -172,6 +172,8 @@ def _engine(engine: EngineState) -> str:
             return f"engine refused: {title}; see: moe-appliance status"
         case Phase.FAILED:
             return f"engine failed: {title}; after mending: moe-appliance restart"
+        case Phase.NEEDS_REBOOT:
+            return f"engine ended, and the box needs a reboot: {title}"
         case Phase.BACKOFF:
             return f"engine ended: {title}; it is started again within a minute"
         case Phase.OFF:

@@ -172,7 +172,7 @@ def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
             wait_s = max(0.0, (engine.retry_at_s or now_s) - now_s)
             retry_after_s = min(59, max(RETRY_MIN_S, int(wait_s) + 5))
             state = "The engine ended and will be started again."
-        case Phase.FAILED | Phase.REFUSED:
+        case Phase.FAILED | Phase.REFUSED | Phase.NEEDS_REBOOT:
             retry_after_s = 59
             state = f"The engine does not run ({engine.phase}); the operator of this box must act."
         case _:

@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+UNIX = "unix:"
+"""What an engine's URL begins with when the path of a Unix socket follows."""
+
 
 class _Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -105,6 +108,7 @@ class Phase(StrEnum):
     STOPPING = "stopping"
     BACKOFF = "backoff"
     FAILED = "failed"
+    NEEDS_REBOOT = "needs_reboot"
 
 
 class EngineProfile(_Wire):
@@ -143,11 +147,50 @@ class EngineAbilities(_Wire):
 
 
 class Cause(_Wire):
-    """Why the engine ended or did not start: a stable id, a plain sentence, what to do."""
+    """Why the engine ended or did not start: a stable id, a plain sentence, what to do. `evidence`: the line of its log
+    that says so, "" = none does. `retry`: False = the same start would end the same way."""
 
     id: str
     title: str
     remedy: str
+    evidence: str = ""
+    retry: bool = True
+
+
+class Verdict(StrEnum):
+    """What came of asking a warm engine for one thing."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class ProbeResult(_Wire):
+    """One thing that was asked of the engine before it was called ready. `needed`: without it the engine is degraded.
+    `observed` and `wanted` are for people; `remedy`: a change, "" where nothing is wrong."""
+
+    id: str
+    title: str
+    verdict: Verdict
+    observed: str
+    wanted: str
+    needed: bool = False
+    remedy: str = ""
+
+
+class Pair(_Wire):
+    """What serves together: a plan file and an engine environment; None = as appliance.toml leaves it."""
+
+    plan_file: str | None = None
+    environment: str | None = None
+
+
+class Reverted(_Wire):
+    """A pair that was tried and did not come to READY, and why; the pair before serves again. `at_s`: wall clock."""
+
+    tried: Pair
+    cause: Cause
+    at_s: float
 
 
 class HostKv(_Wire):
@@ -164,9 +207,12 @@ class EngineState(_Wire):
     """The engine as the daemon sees it.
 
     `start_id` changes with every start; `step` and `progress` (0..1, None = unknown) describe the phase;
-    `url` has no trailing slash; `key_file` is a 0600 file with the engine's API key, or None.
+    `url` has no trailing slash, or is `unix:` and the path of a socket; `key_file` is a 0600 file with the engine's API
+    key, or None.
     `retry_at_s` is wall-clock time (seconds since the epoch), set in BACKOFF. `load_s`: what the last start that came
-    to READY took, seconds, None = there was none.
+    to READY took, seconds, None = there was none. `left_s`: about how long this start still takes, by the last one;
+    None = nobody knows. `leaving`: it is about to be restarted, and nothing new is sent to it. `trial`: the pair that
+    this start tries. `reverted`: the last trial that failed, until the next one.
     """
 
     phase: Phase = Phase.OFF
@@ -188,6 +234,12 @@ class EngineState(_Wire):
     retry_at_s: float | None = None
     restarts: int = 0
     load_s: float | None = None
+    left_s: float | None = None
+    probes: tuple[ProbeResult, ...] = ()
+    leaving: bool = False
+    environment: str = ""
+    trial: Pair | None = None
+    reverted: Reverted | None = None
     log_tail: tuple[str, ...] = ()
 
 

@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from gateway.problem import Problem, engine_lost, engine_unreachable
+from gateway.state import UNIX
 from gateway.taps import Tap
 
 CONNECT_TIMEOUT_S = 5.0
@@ -46,16 +47,20 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Where the engine listens. `base_path` is put in front of request paths."""
+    """Where the engine listens. `base_path` is put in front of request paths. `socket`: the path of a Unix socket, in
+    place of host and port."""
 
     host: str
     port: int
     tls: bool
     base_path: str
+    socket: str = ""
 
     @classmethod
     def parse(cls, url: str) -> EngineAddress:
-        """From `http://host:port[/path]`; raises ValueError when it is none."""
+        """From `http://host:port[/path]` or `unix:/path`; raises ValueError when it is neither."""
+        if url.startswith(f"{UNIX}/"):
+            return cls("engine", 80, False, "", url.removeprefix(UNIX))
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an http URL: {url!r}")
@@ -294,11 +299,16 @@ async def send(
     lines += ["content-type: application/json", f"content-length: {len(body)}", "connection: close", "", ""]
     request = "\r\n".join(lines).encode("latin-1") + body
     tls = _tls() if address.tls else None
+
+    def new() -> EngineReply:
+        return EngineReply(request, make_tap, on_end, loop, on_first)
+
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, reply = await loop.create_connection(
-                lambda: EngineReply(request, make_tap, on_end, loop, on_first), address.host, address.port, ssl=tls
-            )
+            if address.socket:
+                _, reply = await loop.create_unix_connection(new, address.socket)
+            else:
+                _, reply = await loop.create_connection(new, address.host, address.port, ssl=tls)
     except (OSError, TimeoutError) as error:
         detail = "no connection within 5 s" if isinstance(error, TimeoutError) else str(error)
         raise EngineError(engine_unreachable(detail)) from error

@@ -14,12 +14,42 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from appliance.box.facts import Facts
-from gateway.state import EngineProfile, Finding
+from gateway.state import Cause, EngineProfile, Finding
 
-Step: TypeAlias = tuple[str, float | None]
-"""What is going on, for people, and how far it is: 0..1, None = unknown."""
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is going on, for people. `progress`: how far it is, 0..1, None = unknown. `limit_s`: without any sign of
+    life for this long it has failed; None = only the limit of the whole start holds."""
+
+    name: str
+    progress: float | None = None
+    limit_s: float | None = None
+
+
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step and how far it is, on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """Prometheus names of what a running engine counts: tokens that it wrote and read (counters), requests that run and
+    wait (gauges)."""
+
+    written: str
+    read: str
+    running: str
+    waiting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """A line that the log must have shown before the engine may serve. `what`: for people; `cause`: told when it is not
+    there."""
+
+    pattern: re.Pattern[str]
+    what: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +57,13 @@ class Launch:
     """One start of an engine.
 
     `argv`: empty when nothing is spawned. `env`: every addition to the daemon's own environment.
-    `url`: without a trailing slash. `key_file`: what the engine wants as bearer token, None = no key; send it
-    with the health probe as well. `health_path`: answers 200 once the engine serves.
+    `url`: without a trailing slash, or `unix:` and the path of a socket. `key_file`: what the engine wants as bearer
+    token, None = no key; send it with the health probe as well. `health_path`: answers 200 once the engine serves.
     `start_timeout_s`: until then at most. `grace_s`: between SIGTERM and SIGKILL. `sequence_folder`: a folder of ours
-    that the engine saves a sequence's cache into when it is told to; None = there is none.
+    that the engine saves a sequence's cache into when it is told to; None = there is none. `required`: what its log
+    must have said. `metrics`: how it counts at /metrics, None = its progress is not watched. `hang_s`: it works for
+    somebody and nothing moves for this long: it hangs. `canary_s`: idle, it has this long for one token; 0 = it is not
+    asked.
     """
 
     argv: tuple[str, ...]
@@ -41,6 +74,10 @@ class Launch:
     start_timeout_s: float
     grace_s: float
     sequence_folder: Path | None = None
+    required: tuple[Required, ...] = ()
+    metrics: MetricNames | None = None
+    hang_s: float = 180.0
+    canary_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +139,12 @@ class Adapter(Protocol):
 @dataclass(frozen=True, slots=True)
 class LogStep:
     """A log line that announces a step. A group `percent` (0..100) gives its progress; else `share` does: how much
-    of a start lies behind it, by the count of steps."""
+    of a start lies behind it, by the count of steps. `limit_s`: see Step."""
 
     pattern: re.Pattern[str]
     step: str
     share: float | None = None
+    limit_s: float | None = None
 
 
 def read_step(table: Sequence[LogStep], line: str) -> Step | None:
@@ -115,7 +153,7 @@ def read_step(table: Sequence[LogStep], line: str) -> Step | None:
         match = row.pattern.search(line)
         if match:
             percent = _fraction(match.groupdict())
-            return row.step, row.share if percent is None else percent
+            return Step(row.step, row.share if percent is None else percent, row.limit_s)
     return None
 
 

@@ -27,6 +27,7 @@ import httpx
 
 from appliance.engine import probes
 from appliance.engine.adapter import Adapter, HostTier, Launch
+from appliance.engine.connect import engine_client
 from appliance.engine.failures import Context, diagnose
 from appliance.engine.lifecycle_events import (
     Event,
@@ -193,11 +194,11 @@ class EngineRun:
     async def _probe_health(self, launch: Launch) -> None:
         """HealthOk once; afterwards HealthLost after five misses in a row."""
         misses = 0
-        async with httpx.AsyncClient(timeout=HEALTH_S, headers=_bearer(launch), trust_env=False) as client:
+        async with engine_client(launch.url, _key_of(launch), HEALTH_S) as client:
             while True:
                 pause_s = HEALTH_S if self._healthy.is_set() else HEALTH_STARTING_S
                 try:
-                    (await client.get(launch.url + launch.health_path)).raise_for_status()
+                    (await client.get(launch.health_path)).raise_for_status()
                 except httpx.HTTPError as error:
                     misses += self._healthy.is_set()
                     if isinstance(error, httpx.TimeoutException):  # it took HEALTH_S already
@@ -217,7 +218,7 @@ class EngineRun:
     async def warm_up(self) -> None:
         launch = self.launch
         assert launch is not None
-        key = launch.key_file.read_text().strip() if launch.key_file is not None else None
+        key = _key_of(launch)
         try:
             warm = await warm_up(
                 launch.url,
@@ -278,10 +279,8 @@ def free_port() -> int:
         return port
 
 
-def _bearer(launch: Launch) -> Mapping[str, str]:
-    if launch.key_file is None:
-        return {}
-    return {"authorization": f"Bearer {launch.key_file.read_text().strip()}"}
+def _key_of(launch: Launch) -> str | None:
+    return None if launch.key_file is None else launch.key_file.read_text().strip()
 
 
 def _unreachable(launch: Launch, for_s: float) -> Cause:

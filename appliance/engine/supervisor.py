@@ -222,7 +222,7 @@ class EngineSupervisor:
     def _on_line(self, line: str) -> None:
         step = self.adapter.phase_of(line)
         if step is not None and self._state.phase is Phase.STARTING:
-            self.ask(Progress(*step))
+            self.ask(Progress(step.name, step.progress))
         self._publish(at_once=False)
 
     def _phase_changed(self) -> None:

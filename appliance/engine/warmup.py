@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from appliance.engine import host_kv_probe, probes
+from appliance.engine.connect import engine_client
 from appliance.engine.host_kv_probe import Proof
 from gateway.errors import MoeError
 from gateway.state import Cause, EngineAbilities
@@ -84,13 +85,7 @@ async def warm_up(
     once the completions are done. `host_kv`: the engine was started with a KV tier in host RAM, which is to be proven.
     `sequence_folder`: where it can save the cache of a sequence.
     """
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    # trust_env: a proxy of the environment is for the world, not for the engine. No connection is used twice:
-    # llama.cpp closes it after a stream although it says that it will not, and the next request may hit that.
-    once = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(
-        base_url=url, headers=headers, transport=transport, timeout=limit_s, trust_env=False, limits=once
-    ) as client:
+    async with engine_client(url, key, limit_s, transport=transport, reuse=False) as client:
         warm, model = await _warmed(client, served_model, progress, clock, limit_s)
         if host_kv:
             progress("reading a prompt back from host RAM", 0.5)

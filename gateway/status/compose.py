@@ -47,6 +47,7 @@ _HEADLINES = {
     Phase.STOPPING: ("Stopping", Tone.WARN),
     Phase.BACKOFF: ("Waiting to start again", Tone.BAD),
     Phase.FAILED: ("Failed", Tone.BAD),
+    Phase.NEEDS_REBOOT: ("Needs a reboot", Tone.BAD),
 }
 _NOT_FAILED = frozenset({"ok", "refused", "client_gone"})
 

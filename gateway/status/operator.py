@@ -19,7 +19,7 @@ from gateway.status.live import ActionView, EventRow, OperatorView
 
 EVENTS_SHOWN = 30
 _STAYS = "It stays so, also over a restart of the box, until somebody resumes."
-_STOPPED = frozenset({Phase.OFF, Phase.REFUSED, Phase.FAILED})
+_STOPPED = frozenset({Phase.OFF, Phase.REFUSED, Phase.FAILED, Phase.NEEDS_REBOOT})
 
 
 def operator_view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> OperatorView:

@@ -42,6 +42,7 @@ SAME_CAUSE_LIMIT = 3
 """How often an engine ends for one cause before it is FAILED. Source: appliance/engine/lifecycle.py; a test
 compares them."""
 RESTART = "moe-appliance restart"
+REBOOT = "sudo systemctl reboot"
 RESUME = "moe-appliance resume"
 LOOK = "journalctl -u moe-appliance -n 50"
 
@@ -96,9 +97,14 @@ def _not_ready(box: BoxState, findings: tuple[FindingRow, ...], now_s: float) ->
             text = f"Not serving: {_refusal(engine, findings)}. Mend it, then:"
             return Verdict(rule=4, tone=Tone.BAD, text=text, command=RESTART)
         case Phase.FAILED:  # 5
+            again = engine.cause is None or engine.cause.retry
             times = f"the engine failed {SAME_CAUSE_LIMIT} times with the same cause"
-            text = f"Not serving: {times}: {_cause(engine)}. Mend it, then:"
+            how = times if again else "the engine ended, and would end the same way again"
+            text = f"Not serving: {how}: {_cause(engine)}. Mend it, then:"
             return Verdict(rule=5, tone=Tone.BAD, text=text, command=RESTART)
+        case Phase.NEEDS_REBOOT:  # 5
+            text = f"Not serving: {_cause(engine)}. The cards must be given back first; if nothing else helps:"
+            return Verdict(rule=5, tone=Tone.BAD, text=text, command=REBOOT)
         case Phase.BACKOFF:  # 6
             wait = f"in {seconds(engine.retry_at_s - now_s)}" if engine.retry_at_s is not None else "soon"
             text = f"Not serving: the engine ended: {_cause(engine)}; it starts again {wait}. To start it now:"

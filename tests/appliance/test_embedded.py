@@ -254,7 +254,7 @@ def test_the_real_engine_serves_four_streams_warms_up_and_stops(tmp_path: Path) 
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(10) == 0
     steps = [step for line in running.log.read_text().splitlines() if (step := engine.phase_of(line))]
-    assert [name for name, _ in dict.fromkeys(steps)] == [
+    assert [step.name for step in dict.fromkeys(steps)] == [
         "loading the model",
         "warming the model",
         "making room for the streams",

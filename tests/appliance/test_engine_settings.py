@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from appliance.box.facts import Facts
-from appliance.engine.adapter import Adapter
+from appliance.engine.adapter import Adapter, Step
 from appliance.engine.command import CommandEngine
 from appliance.engine.embedded import EmbeddedEngine
 from appliance.engine.external import ExternalEngine
@@ -148,17 +148,17 @@ def test_profiles_come_from_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "step"),
     [
-        ("Loading safetensors checkpoint shards:  45% Completed | 9/20", ("loading the weights", 0.45)),
+        ("Loading safetensors checkpoint shards:  45% Completed | 9/20", Step("loading the weights", 0.45)),
         (
             "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  50%|#####     | 1/2 [00:01",
-            ("capturing CUDA graphs", 0.5),
+            Step("capturing CUDA graphs", 0.5),
         ),
-        ("0.00.004.064 I srv    load_model: loading model '/m.gguf'", ("loading the model", 0.25)),
-        ("INFO: Application startup complete.", ("listening", None)),
+        ("0.00.004.064 I srv    load_model: loading model '/m.gguf'", Step("loading the model", 0.25)),
+        ("INFO: Application startup complete.", Step("listening")),
         ("GET /health 200", None),
     ],
 )
-def test_steps_are_read_from_the_log(tmp_path: Path, line: str, step: tuple[str, float | None] | None) -> None:
+def test_steps_are_read_from_the_log(tmp_path: Path, line: str, step: Step | None) -> None:
     assert CommandEngine(command("x", "{port}"), state_dir=tmp_path).phase_of(line) == step
 
 

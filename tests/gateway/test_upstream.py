@@ -309,13 +309,14 @@ def test_the_system_certificates_are_read_once() -> None:
         ("https://h", EngineAddress("h", 443, True, "")),
         ("https://h:8443/a/b/", EngineAddress("h", 8443, True, "/a/b")),
         ("http://[::1]:1", EngineAddress("::1", 1, False, "")),
+        ("unix:/run/e/sock", EngineAddress("engine", 80, False, "", "/run/e/sock")),
     ],
 )
 def test_addresses(url: str, address: EngineAddress) -> None:
     assert EngineAddress.parse(url) == address
 
 
-@pytest.mark.parametrize("url", ["", "h:8000", "ftp://h", "http://", "unix:/x", "http://h:99999"])
+@pytest.mark.parametrize("url", ["", "h:8000", "ftp://h", "http://", "unix:x", "http://h:99999"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(ValueError, match=r"not an http URL|out of range"):
         EngineAddress.parse(url)

@@ -1,0 +1,33 @@
+"""HTTP to the engine from the daemon's side: over TCP or a Unix socket. Touches nothing until a request is sent.
+
+Rule: no proxy of the environment: that is for the world, not for the engine.
+"""
+
+from __future__ import annotations
+
+import httpx
+
+from gateway.state import UNIX
+
+
+def engine_client(
+    url: str,
+    key: str | None,
+    timeout_s: float,
+    *,
+    transport: httpx.AsyncBaseTransport | None = None,
+    reuse: bool = True,
+) -> httpx.AsyncClient:
+    """A client whose paths are the engine's. `url`: `http://host:port` or `unix:/path`. `reuse` False = a connection
+    for each request: llama.cpp closes one after a stream although it says that it will not. `transport`: for tests."""
+    limits = httpx.Limits() if reuse else httpx.Limits(max_keepalive_connections=0)
+    if transport is None and url.startswith(UNIX):
+        transport = httpx.AsyncHTTPTransport(uds=url.removeprefix(UNIX), limits=limits)
+    return httpx.AsyncClient(
+        base_url="http://engine" if url.startswith(UNIX) else url,
+        headers={} if key is None else {"authorization": f"Bearer {key}"},
+        timeout=timeout_s,
+        transport=transport,
+        limits=limits,
+        trust_env=False,
+    )
