@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from gateway.keys import ADMIN_PREFIX, new_key
-from tests.e2e.box import Box, kill9
+from tests.e2e.box import Box, kill9, until
 from tests.e2e.client import chat_body, request_bytes
 
 PROMPT = "Zwiebelkuchenrezept"
@@ -43,9 +43,16 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, Known]
     box.wait_ready()
     known["second engine key"] = Path(box.state()["engine"]["key_file"]).read_text().strip()
     assert box.chat("a", text=PROMPT).done
+    until("nothing is read ahead any more", lambda: _read_ahead(box) or None, 30.0)
     yield box, known
     fault = box.close()
     assert not fault, fault
+
+
+def _read_ahead(box: Box) -> bool:
+    """Whether all conversations are in the cache of the new engine: no request comes by itself from then on."""
+    row = json.loads(box.get("/admin/status.json", box.admin_key).body)["prewarm"]
+    return row is None or (not row["left"] and not row["now"])
 
 
 def signing(box: Box) -> Known:
