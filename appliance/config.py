@@ -29,13 +29,9 @@ from pydantic_settings import (
 
 from appliance import addresses
 from appliance.box.settings import PreflightSettings
-from appliance.engine.settings import (
-    CommandSettings,
-    EmbeddedSettings,
-    EngineSettings,
-    ExternalSettings,
-    PathSetting,
-)
+from appliance.engine.settings import CommandSettings, EmbeddedSettings, EngineSettings, ExternalSettings
+from appliance.engine.tables import PathSetting
+from appliance.engine.vllm.settings import VllmSettings, is_folder
 from appliance.errors import ConfigError
 from appliance.plan.settings import PlanSettings
 from gateway.prewarm.settings import Prefixes, PrewarmSettings
@@ -51,6 +47,7 @@ SYSTEM_CONFIG = Path("/etc/moe-appliance/appliance.toml")
 
 ENGINES: dict[str, type[BaseModel]] = {
     "embedded": EmbeddedSettings,
+    "vllm": VllmSettings,
     "command": CommandSettings,
     "external": ExternalSettings,
 }
@@ -103,7 +100,7 @@ class Config(BaseSettings):
     """Model names, `*` for any letters, that mean the box's own model: Claude Code asks for its vendor's when it was
     told nothing but an address. Default ["claude-*"]."""
     engine: Annotated[EngineSettings, BeforeValidator(_kind_or_embedded)] = EmbeddedSettings()
-    """What serves the model: kind = "embedded", "command" or "external"."""
+    """What serves the model: kind = "embedded", "vllm", "command" or "external"."""
     admission: AdmissionSettings = AdmissionSettings()
     """Who streams, who waits."""
     gateway: LimitSettings = LimitSettings()
@@ -298,11 +295,13 @@ def _paths(config: Config, base: Path, environ: Mapping[str, str]) -> Paths:
 
 def _anchored(config: Config, base: Path) -> Config:
     """`config` with the paths inside its tables made absolute."""
-    fields = ("model_file", "key_file", "file", "checkpoint", "engine_python")
+    fields = ("model_file", "key_file", "file", "checkpoint", "engine_python", "python", "chat_template")
     moved: dict[str, Any] = {}
     for name in ("engine", "plan", "preflight"):
         table = getattr(config, name)
-        paths = {field: base / value for field in fields if (value := getattr(table, field, None))}
+        paths: dict[str, Any] = {field: base / value for field in fields if (value := getattr(table, field, None))}
+        if isinstance(table, VllmSettings) and table.model is not None and is_folder(table.model):
+            paths["model"] = str(base / table.model)
         if paths:
             moved[name] = table.model_copy(update=paths)
     if config.prefix:

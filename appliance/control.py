@@ -17,8 +17,8 @@ from gateway.unixserver import caller
 
 WAIT_MAX_S = 60.0
 
-Verb = Callable[[], Awaitable[tuple[int, Mapping[str, object]]]]
-"""Does something and says (HTTP status, what happened)."""
+Verb = Callable[[Mapping[str, str]], Awaitable[tuple[int, Mapping[str, object]]]]
+"""Does something, by the query of the request, and says (HTTP status, what happened)."""
 Note = Callable[[str, str, bool], None]
 """Keeps (who, verb, whether it was done)."""
 
@@ -38,7 +38,7 @@ def control_app(board: Board, verbs: Mapping[str, Verb], note: Note) -> Starlett
 
     def route(name: str, verb: Verb) -> Route:
         async def call(request: Request) -> Response:
-            status, said = await verb()
+            status, said = await verb(request.query_params)
             if "noted" not in request.query_params:
                 note(caller(request), name, status < 400)
             return JSONResponse(dict(said), status_code=status)

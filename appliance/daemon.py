@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import socket
@@ -30,26 +29,32 @@ from appliance.box.gauges import Gauges
 from appliance.config import Config, Paths, listen_address, public_url
 from appliance.control import Verb, control_app
 from appliance.engine.adapter import Adapter
+from appliance.engine.around import Around
 from appliance.engine.command import CommandEngine
 from appliance.engine.embedded import EmbeddedEngine
 from appliance.engine.external import ExternalEngine
 from appliance.engine.leftovers import sweep
-from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
+from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings, SpawnedSettings
 from appliance.engine.supervisor import EngineSupervisor
+from appliance.engine.vllm.adapter import VllmEngine
+from appliance.engine.vllm.settings import VllmSettings
+from appliance.engine.vram_wait import CardsWait
 from appliance.errors import AlreadyRunning, MoeError, PortTaken
-from appliance.examine import Examiner
+from appliance.examine import ROOT
 from appliance.files import FolderLock, make_folder, usable
 from appliance.gatewayproc import STOP_MARGIN_S, GatewayProcess
 from appliance.happenings import Happenings
 from appliance.installed import interpreter
 from appliance.listener import AddressAbsent, answer_absent, open_public
 from appliance.notify import Notify
+from appliance.reading_speed import ReadingSpeed
 from appliance.service import EXTEND_S, Service
 from appliance.unwaited import unwaited
+from appliance.using import Using, said_of
 from gateway import unixserver
 from gateway.logs import Log
 from gateway.settings import RETIRE_MAX_S, GatewaySettings
-from gateway.state import BoxState, GaugesState, Phase
+from gateway.state import BoxState, GaugesState, Pair, Phase
 
 RUNS = frozenset({Phase.PREPARING, Phase.STARTING, Phase.WARMING, Phase.READY})
 """It is there, or on its way."""
@@ -84,6 +89,7 @@ class Daemon:
         self._hangup_stops = hangup_stops
         self._child_stderr = child_stderr
         self._stop = asyncio.Event()
+        self._using = Using(config, paths, adapter_of, log)
         self._engine: EngineSupervisor | None = None
         self._gateway: GatewayProcess | None = None
 
@@ -189,9 +195,27 @@ class Daemon:
 
     def _supervisor(self) -> EngineSupervisor:
         paths = self.paths
-        adapter = adapter_of(self.config, paths.state_dir)
-        examiner = Examiner(self.config, paths, adapter, os.environ, saves_plans=True)
-        return EngineSupervisor(adapter, self.board, paths.state_dir, paths.runtime_dir, examiner.examine, self._log)
+        in_use = self._using.in_use()
+        composed = in_use.composed()
+        around = Around(self._streams, ReadingSpeed(paths.state_dir).longest_prefill_s)
+        uses_cards = not isinstance(self.config.engine, EmbeddedSettings)
+        cards = CardsWait(paths.runtime_dir, self._log, uses_cards=uses_cards, root=Path(ROOT))
+        return EngineSupervisor(
+            composed.adapter,
+            self.board,
+            paths.state_dir,
+            paths.runtime_dir,
+            composed.examine,
+            self._log,
+            around,
+            cards,
+            in_use,
+        )
+
+    def _streams(self) -> int:
+        """What the gateway has running, as far as it answers: a dead one has none."""
+        gateway = self._gateway
+        return gateway.load.streams if gateway is not None and gateway.answers else 0
 
     def _gateway_settings(self) -> GatewaySettings:
         config, paths = self.config, self.paths
@@ -221,7 +245,8 @@ class Daemon:
             "restart": _told(self._engine.restart, restarted),
             "start-engine": self._start_engine,
             "stop": self._stop_asked,
-            "reload": self._reload,
+            "use": self._use,
+            "reload": lambda asked: self._reload(),
             "replace-gateway": self._replace_gateway,
         }
 
@@ -230,19 +255,38 @@ class Daemon:
         result = "done" if done else "refused"
         self._log.info("operator.action", admin=who, action=verb, target="", result=result)
 
-    async def _start_engine(self) -> tuple[int, Mapping[str, object]]:
+    async def _use(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
+        """Try another plan or environment, or with neither have what is in use proven."""
+        engine = self._engine
+        assert engine is not None
+        assert engine.in_use is not None
+        pair = await self._using.pair(engine.in_use, asked)
+        if not isinstance(pair, Pair):
+            return pair
+        drain_s = self.config.gateway.drain_s
+        engine.use(pair, prove="prove" in asked, drained=self._drained(), drain_s=drain_s)
+        return 202, {"said": said_of(pair, self._streams(), drain_s), "pair": pair.model_dump()}
+
+    def _drained(self) -> Callable[[], bool]:
+        """Whether no stream runs, by a probe of the gateway that began after it was told to send nothing more."""
+        gateway = self._gateway
+        assert gateway is not None
+        begun = gateway.pulse
+        return lambda: not gateway.answers or (gateway.pulse > begun + 2 and not gateway.load.streams)
+
+    async def _start_engine(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
         assert self._engine is not None
         if self.board.state.engine.phase in RUNS:
             return 200, {"said": "the engine runs already"}
         self._engine.start()
         return 202, {"said": "the engine is being started"}
 
-    async def _stop_asked(self) -> tuple[int, Mapping[str, object]]:
+    async def _stop_asked(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
         again = self._stop.is_set()
         self.stop()
         return 202, {"said": "running streams are being ended now" if again else "the box is being stopped"}
 
-    async def _replace_gateway(self) -> tuple[int, Mapping[str, object]]:
+    async def _replace_gateway(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
         """Have the gateway of the installed version take over from the one that runs. The engine goes on."""
         assert self._gateway is not None
         try:
@@ -292,13 +336,15 @@ class Daemon:
         self._log.warning("control.refused", pid=pid, uid=uid)
 
 
-def adapter_of(config: Config, state_dir: Path) -> Adapter:
+def adapter_of(config: Config, paths: Paths) -> Adapter:
     """The adapter for `[engine] kind`."""
     match config.engine:
         case EmbeddedSettings() as settings:
-            return EmbeddedEngine(settings, state_dir=state_dir)
+            return EmbeddedEngine(settings, state_dir=paths.state_dir)
         case CommandSettings() as settings:
-            return CommandEngine(settings, state_dir=state_dir)
+            return CommandEngine(settings, state_dir=paths.state_dir)
+        case VllmSettings() as settings:
+            return VllmEngine(settings, state_dir=paths.state_dir, runtime_dir=paths.runtime_dir, plan=config.plan)
         case ExternalSettings() as settings:
             return ExternalEngine(settings)
 
@@ -312,7 +358,7 @@ def _mend(engine: EngineSupervisor, locks: list[FolderLock]) -> list[str]:
 
 def stop_limit_s(config: Config) -> float:
     """The longest that an orderly stop takes, seconds."""
-    grace_s = config.engine.grace_s if isinstance(config.engine, CommandSettings) else 0.0
+    grace_s = config.engine.grace_s if isinstance(config.engine, SpawnedSettings) else 0.0
     return config.gateway.drain_s + STOP_MARGIN_S + grace_s + ENGINE_STOP_S
 
 
@@ -347,7 +393,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _told(act: Callable[[], None], said: str) -> Verb:
-    async def verb() -> tuple[int, Mapping[str, object]]:
+    async def verb(asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
         act()
         return 202, {"said": said}
 

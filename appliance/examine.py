@@ -25,9 +25,10 @@ from appliance.box.report import Preflight
 from appliance.config import Config, Paths, listen_address
 from appliance.engine import host_kv
 from appliance.engine.adapter import Adapter
+from appliance.engine.examined import Examined
 from appliance.engine.planned import beyond_validated, planned
-from appliance.engine.settings import CommandSettings, EmbeddedSettings, ExternalSettings
-from appliance.engine.supervisor import Examined
+from appliance.engine.settings import DeclaredSettings, EmbeddedSettings, ExternalSettings, SpawnedSettings
+from appliance.engine.vllm.adapter import VllmEngine
 from appliance.plan.check import PLAN_IDS
 from appliance.plan.inspect_child import inspected
 from appliance.plan.inspection import Inspection, Question
@@ -59,7 +60,12 @@ class Examiner:
     @property
     def wants_cards(self) -> bool:
         """Whether the engine needs cards, by the configuration."""
-        return self.config.plan.file is not None or self.config.preflight.gpus > 0
+        return self.config.plan.file is not None or self.config.preflight.gpus > 0 or self._own_cards > 0
+
+    @property
+    def _own_cards(self) -> int:
+        """Cards that the engine itself is told to use; 0 = it is not told."""
+        return self.adapter.cards_wanted() if isinstance(self.adapter, VllmEngine) else 0
 
     @property
     def profile(self) -> EngineProfile:
@@ -102,9 +108,12 @@ class Examiner:
             cards=wanted,
             whole=report.outcome is Outcome.OK and (wanted is not None or not report.lost),
             save=self.saves_plans,
+            uva=isinstance(self.adapter, VllmEngine) and self.adapter.settings.placement == "uva",
         )
         self.inspection = found = inspected(question, self.environ)
-        gpus = self.config.preflight.gpus or found.needs.gpus
+        if isinstance(self.adapter, VllmEngine):
+            self.adapter.uva = found.uva
+        gpus = self.config.preflight.gpus or found.needs.gpus or self._own_cards
         needs = replace(found.needs, gpus=gpus, own_pids=self._own_pids(report), visible=visible)
         return Wants(needs, found.findings + self._whatever_the_cards(facts) + self._host_kv(facts))
 
@@ -112,7 +121,7 @@ class Examiner:
         """Whether the KV tier in host RAM is in the plan, or fits into what is free where no plan counts it."""
         tier, needs = self.adapter.host_tier, self.inspection.needs
         if needs.plan_id:
-            told = isinstance(self.config.engine, CommandSettings)
+            told = isinstance(self.config.engine, SpawnedSettings)
             return kept(host_kv.fits_plan(tier, needs.kv_tier_bytes)) if told else ()
         if tier is None or self.own_pids:
             return ()
@@ -123,7 +132,7 @@ class Examiner:
         engine = self.config.engine
         if isinstance(engine, ExternalSettings):
             return None
-        env = engine.env if isinstance(engine, CommandSettings) else {}
+        env = engine.env if isinstance(engine, SpawnedSettings) else {}
         named = env.get("CUDA_VISIBLE_DEVICES", self.environ.get("CUDA_VISIBLE_DEVICES"))
         return None if named is None else tuple(name.strip() for name in named.split(","))
 
@@ -134,7 +143,7 @@ class Examiner:
         return frozenset(process.pid for gpu in report.gpus for process in gpu.processes)
 
     def _whatever_the_cards(self, facts: Facts) -> tuple[Finding, ...]:
-        declared = isinstance(self.config.engine, CommandSettings | ExternalSettings)
+        declared = isinstance(self.config.engine, DeclaredSettings)
         profile = self.profile
         streams = admission_streams(self.config.admission.streams, profile.streams, declared=declared)
         cap = beyond_validated(profile.streams, self.inspection.profile)

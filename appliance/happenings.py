@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance.engine.pairs import shown
 from appliance.gatewayproc import HUNG, REPLACED
 from appliance.printable import printable
 from gateway.state import BoxState, EngineState, Event, Finding, Phase, Severity
@@ -77,6 +78,7 @@ def _engine(before: EngineState, after: EngineState) -> Iterator[Told]:
     if known and before.profile.streams != after.profile.streams:
         changed = f"from {before.profile.streams} to {after.profile.streams}"
         yield Told("engine.cap", Severity.INFO, f"the streams that may run at once went {changed}")
+    yield from _pair(before, after)
     if after.phase is before.phase:
         return
     title = printable(after.cause.title).rstrip(".") if after.cause is not None else "no cause is known"
@@ -95,6 +97,14 @@ def _engine(before: EngineState, after: EngineState) -> Iterator[Told]:
             yield Told("engine.ended", Severity.WARN, f"the engine ended and is started again: {title}")
         case Phase.STOPPING if before.phase is Phase.READY and after.cause is None:
             yield Told("engine.phase", Severity.INFO, "the engine is being stopped, as it was asked to")
+
+
+def _pair(before: EngineState, after: EngineState) -> Iterator[Told]:
+    if after.trial is not None and after.trial != before.trial:
+        yield Told("engine.pair", Severity.INFO, f"{printable(shown(after.trial))} is tried")
+    if after.reverted is not None and after.reverted != before.reverted:
+        tried, title = printable(shown(after.reverted.tried)), printable(after.reverted.cause.title).rstrip(".")
+        yield Told("engine.pair", Severity.WARN, f"{tried} did not come to serve, what served before returns: {title}")
 
 
 def _gateway(before: BoxState, after: BoxState) -> Iterator[Told]:

@@ -1,7 +1,8 @@
 """Tells the service manager what the box does: ready, status, watchdog, longer limits. Touches the notify socket.
 
 Rules:
-1. READY=1 when the gateway first answers its probe. The engine may load for many minutes then; STATUS= says so.
+1. READY=1 when the gateway first answers its probe. The engine may load for many minutes then; STATUS= says so, and no
+   limit of the unit runs meanwhile. The wait for the cards' memory is a part of the next start, not of a stop.
 2. WATCHDOG=1 comes from the daemon's loop, so a loop that is blocked sends none. It also stops when the gateway's
    supervision has not taken a step for so many beats that they make `STUCK_S`: counted, not timed, so that a machine
    that slept is not taken for one that hangs. It never depends on the engine's health, nor on the gateway's: both are
@@ -180,5 +181,11 @@ def _engine(engine: EngineState) -> str:
             return "engine off"
         case phase:
             part = f" {engine.progress:.0%}" if engine.progress is not None else ""
+            part += f", ~{_rough(engine.left_s)} left" if engine.left_s is not None else ""
             step = f": {printable(engine.step, TITLE_MAX)}{part}" if engine.step and engine.step != phase else ""
             return f"engine {phase}{step}"
+
+
+def _rough(left_s: float) -> str:
+    """Seconds in steps of ten, then minutes: the line is sent when it changes."""
+    return f"{max(10, round(left_s, -1)):.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"

@@ -39,7 +39,7 @@ class ColdLane:
 
     def granted(self, waiting: Waiting, limits: Limits, now_s: float) -> None:
         """A cold prompt got its ticket."""
-        self.spacing_until_s = now_s + _spacing_s(waiting.cost.prefill_s, limits)
+        self.spacing_until_s = now_s + spacing_s(waiting.cost.prefill_s, limits)
         self.shut_s = 0.0
 
     def left(self, waiting: Waiting, now_s: float) -> None:
@@ -52,7 +52,7 @@ class ColdLane:
         """A cold prompt was not read to its end: only what was read of it keeps others away."""
         if running.cold and not running.is_read(now_s):
             read_s = max(0.0, now_s - running.since_s)
-            self.spacing_until_s = min(self.spacing_until_s, running.since_s + _spacing_s(read_s, limits))
+            self.spacing_until_s = min(self.spacing_until_s, running.since_s + spacing_s(read_s, limits))
 
     def view(self, books: Books, coming: Waiting | None, limits: Limits, *, free: bool, now_s: float) -> Lane:
         """How the lane is, for people."""
@@ -91,5 +91,6 @@ def next_cold(order: Iterable[Waiting], limits: Limits) -> Waiting | None:
     return min(clocked)[2] if clocked else next(iter(cold), None)
 
 
-def _spacing_s(prefill_s: float, limits: Limits) -> float:
+def spacing_s(prefill_s: float, limits: Limits) -> float:
+    """How long after its ticket a cold prompt keeps others from being read, while anything runs."""
     return min(limits.spacing * prefill_s, SPACING_SHARE * limits.queue_deadline_s)

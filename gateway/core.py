@@ -36,7 +36,7 @@ from gateway.logs import Log
 from gateway.overlay import Mode, Overlay
 from gateway.overlayfile import KEEP_EVERY_S, OverlayFile
 from gateway.prefix.kept import NAME as KEPT_NAME
-from gateway.prefix.kept import Keeper, Kept, keeping, read_kept
+from gateway.prefix.kept import Keeper, keeping, read_kept
 from gateway.prewarm.reader import Reader
 from gateway.problem import Problem, ended, engine_not_ready, maintenance, unknown_model
 from gateway.runs import Runs
@@ -163,7 +163,9 @@ class Core:
         if self.care.keeper is None:
             return
         kept = read_kept(self.care.keeper.path, engine.start_id)
-        if isinstance(kept, Kept):
+        if isinstance(kept, str):
+            self.log.info("prefix.not_taken", path=str(self.care.keeper.path), error=kept)
+        elif kept is not None:
             self.care.index = kept.index
             self.runs.load(kept.more, self.limiter.loop.time())
             self.log.info(
@@ -209,6 +211,8 @@ class Core:
             reason, retry_after_s = Reason.MAINTENANCE, RETRY_MAX_S
         elif self.engine is None:
             reason = Reason.ENGINE_LOST if self._had_engine else Reason.ENGINE_NOT_READY
+        elif self.engine_state.leaving:
+            reason, retry_after_s = Reason.ENGINE_NOT_READY, RETRY_MAX_S
         elif self.engine.start_id != self._suspect:
             self.limiter.open()
             return
@@ -300,7 +304,6 @@ class Core:
     def enter(self, exchange: Exchange) -> None:
         """An exchange begins."""
         self.live.add(exchange)
-        self.prewarm.arrival()
 
     def leave(self, exchange: Exchange, outcome: Outcome) -> None:
         """An exchange is over: count it."""

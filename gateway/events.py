@@ -25,6 +25,7 @@ EVENT_KINDS = {
     "box.finding": "a check of the box found something, or it is mended",
     "engine.phase": "the engine came into another phase",
     "engine.ended": "the engine ended, and why",
+    "engine.pair": "another plan or engine environment is tried, or did not come to serve",
     "engine.restart_asked": "somebody asked for a restart of the engine",
     "engine.start_asked": "somebody asked for a start of the engine",
     "admission.cap": "the floor guard changed how many streams may run at once",

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from gateway.metrics_families import gauge, one_of
+from gateway.metrics_families import gauge, gauges, one_of
 from gateway.metrics_prompts import prompt_metrics
 from gateway.overlay import Mode
 from gateway.snapshot import Times
@@ -110,6 +110,10 @@ def _engine(view: StatusView) -> Iterator[Metric]:
     yield from gauge("moe_engine_floor_tokens_per_second", "Pace promised to one stream.", engine.floor)
     yield from gauge("moe_engine_warm_tokens_per_second", "Pace measured by the warm-up.", engine.warm_pace)
     yield from gauge("moe_engine_demo", "1 for a demo model.", float(engine.demo_label is not None))
+    if view.probes:
+        worth = {"ok": 1.0, "failed": 0.0}
+        rows = [((row.id,), worth.get(row.verdict)) for row in view.probes]
+        yield gauges("moe_engine_probe", "1 for what the engine showed, 0 where it failed.", ["probe"], rows)
 
 
 def _plan(view: StatusView) -> Iterator[Metric]:

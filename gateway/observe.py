@@ -253,10 +253,11 @@ def _seats(core: Core, admission: AdmissionView) -> tuple[SeatView, ...]:
 
 
 def _engine_findings(core: Core, rows: tuple[WatchRow, ...]) -> tuple[Finding, ...]:
-    """What the floor guard, the prefix watch and the prewarm found."""
+    """What was learned and lost, and what the floor guard, the prefix watch and the prewarm found."""
     slow = core.care.guard.findings() if core.care.guard is not None else ()
     nobodys = unknown_seats(core.settings.prefixes, core.seats.value.accounts.keys())
-    return (*slow, *watch_findings(rows), *core.prewarm.findings(), *nobodys)
+    learned = core.care.learned.findings()
+    return (*learned, *slow, *watch_findings(rows), *core.prewarm.findings(), *nobodys)
 
 
 def _file(held: HeldFile[SeatBook] | HeldFile[AdminBook], book: SeatBook | AdminBook) -> FileView:

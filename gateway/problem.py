@@ -182,7 +182,10 @@ def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
 
 
 def _loading_s(engine: EngineState, now_s: float) -> int:
-    """How long the step is likely to go on, by how far it is; an agent has few tries, so rather longer."""
+    """How long the start is likely to go on, by the last one, else the step, by how far it is; an agent has few tries,
+    so rather longer."""
+    if engine.left_s is not None:
+        return min(RETRY_MAX_S, max(RETRY_MIN_S, int(engine.left_s) + 1))
     elapsed_s = max(0.0, now_s - engine.since_s)
     if not engine.progress:
         return LOADING_S
@@ -277,6 +280,8 @@ def refused(rejected: Rejected, streams: int) -> Problem:
                 503,
                 f"The operator paused this box: its line does not move ({others}). Retry in {retry} s.",
             )
+        case Reason.ENGINE_NOT_READY:
+            status, message = 503, f"The engine is being started or is about to be. Retry in {retry} s."
         case _:
             status, message = 503, f"The engine is not running at the moment. Retry in {retry} s."
     return Problem(

@@ -211,8 +211,9 @@ class EngineState(_Wire):
     key, or None.
     `retry_at_s` is wall-clock time (seconds since the epoch), set in BACKOFF. `load_s`: what the last start that came
     to READY took, seconds, None = there was none. `left_s`: about how long this start still takes, by the last one;
-    None = nobody knows. `leaving`: it is about to be restarted, and nothing new is sent to it. `trial`: the pair that
-    this start tries. `reverted`: the last trial that failed, until the next one.
+    None = nobody knows. `start_progress`: how much of the whole start is behind it, 0..1, by the same. `leaving`: it is
+    about to be restarted, and nothing new is sent to it. `environment`: id of the environment that it runs in. `trial`:
+    the pair that this start tries. `reverted`: the last trial that failed, until the next one.
     """
 
     phase: Phase = Phase.OFF
@@ -235,6 +236,7 @@ class EngineState(_Wire):
     restarts: int = 0
     load_s: float | None = None
     left_s: float | None = None
+    start_progress: float | None = None
     probes: tuple[ProbeResult, ...] = ()
     leaving: bool = False
     environment: str = ""

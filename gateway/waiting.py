@@ -42,6 +42,7 @@ class _Words:
 
 def _clause(wait: Wait, words: _Words) -> str:
     about = f", about {max(1, round(wait.seconds))} s" if wait.seconds is not None else ""
+    next_long = about and f"; the next long one may follow in{about[1:]}"
     prompt = prompt_of(wait.tokens, words.own if wait.own else words.other)
     match wait.kind:
         case WaitKind.HELD:
@@ -51,9 +52,9 @@ def _clause(wait: Wait, words: _Words) -> str:
         case WaitKind.STREAMS_BUSY:
             return f"all streams are busy{about and f', the next is free in{about[1:]}'}"
         case WaitKind.READING:
-            return f"it is long, and {prompt} is being read{about}"
+            return f"it is long, and {prompt} is being read{next_long}"
         case WaitKind.SPACING:
-            return f"it is long, and the last long prompt was not long ago{about}"
+            return f"it is long, and the last long prompt was not long ago{next_long}"
         case WaitKind.QUIET:
             return f"it is long and comes next: running answers end first{about}"
         case WaitKind.GATE:

@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a file, from anywhe
 from appliance.box.checks.page import page as preflight
 from appliance.box.settings import PreflightSettings
 from appliance.config import ENGINES, PREFIX, Config
+from appliance.engine.vllm.nodes import Nodes
+from appliance.engine.vllm.settings import VllmSettings
 from appliance.plan import pages
 from appliance.plan.settings import PlanSettings
 from gateway.agents.text import page as agents
@@ -70,6 +72,9 @@ def configuration() -> str:
         parts.append(f'\n## [engine], kind = "{kind}"\n\n{_about(model)}\n')
         first = {"kind": model.model_fields["kind"]}
         parts += (_entry(n, f, f"{PREFIX}ENGINE__{n.upper()}") for n, f in (first | model.model_fields).items())
+        if model is VllmSettings:
+            parts.append(f"\n## [engine.nodes]\n\n{_about(Nodes)} The variable holds all of it.\n")
+            parts += (_entry(n, f, f"{PREFIX}ENGINE__NODES") for n, f in Nodes.model_fields.items())
     for table, model in TABLES.items():
         parts.append(f"\n## [{table}]\n\n{_about(model)}\n")
         parts += (_entry(n, f, f"{PREFIX}{table.upper()}__{n.upper()}") for n, f in model.model_fields.items())
@@ -96,7 +101,9 @@ def _type(field: FieldInfo) -> str:
     if type(None) in get_args(kind) and members:
         kind = get_args(members[0])[0] if hasattr(members[0], "__metadata__") else members[0]
     words = TYPES.get(kind)
-    if get_origin(kind) is tuple:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        words = "table"
+    elif get_origin(kind) is tuple:
         words = "list of text"
     elif get_origin(kind) is dict:
         words = "table of text"

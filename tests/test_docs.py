@@ -20,6 +20,7 @@ from typer.main import get_command
 from appliance.box.settings import PreflightSettings
 from appliance.cli import admins, seats
 from appliance.config import ENGINES, Config
+from appliance.engine.vllm.nodes import Nodes
 from appliance.plan.settings import PlanSettings
 from gateway.keyfile import AdminRow, PreviousKey, SeatRow
 from gateway.prewarm.settings import PrefixSettings, PrewarmSettings
@@ -34,6 +35,7 @@ TABLES: tuple[type[BaseModel], ...] = (
     PrefixSettings,
     PlanSettings,
     PreflightSettings,
+    Nodes,
 )
 MODELS = (Config, *ENGINES.values(), *TABLES)
 ROWS: tuple[type[BaseModel], ...] = (SeatRow, PreviousKey, AdminRow)

@@ -40,8 +40,10 @@ def gather(
     environ: Mapping[str, str] | None = None,
     *,
     child: OneChild = _NVML,
+    with_topo: bool = True,
 ) -> GpuReport:
     """Everything the driver says, at most `deadline_s` and, for `nvidia-smi topo -m`, TOPO_DEADLINE_S from now.
+    `with_topo` False: nvidia-smi is not asked.
 
     `root`: where /proc, /sys and /dev are found. `environ`: the child's whole environment, None = this process's.
     """
@@ -56,7 +58,7 @@ def gather(
     if said is None:
         return nvml_report.no_answer(answer.code, answer.err, module, deadline_s)
     report = nvml_report.report(said, _kernel(root, module, said))
-    if not report.relations:
+    if not report.relations or not with_topo:
         return report
     text = topo_text(min(deadline_s, TOPO_DEADLINE_S), environ)
     return replace(report, topo_text_disagrees=topology.disagreement(report.relations, topology.parse(text or "")))

@@ -31,7 +31,7 @@ from appliance.cli.demo_check import answers, check_box, children
 from appliance.cli.logstream import LogStream
 from appliance.config import Config, Paths, load
 from appliance.daemon import Daemon
-from appliance.engine.run import free_port
+from appliance.engine.launching import free_port
 from appliance.engine.settings import EmbeddedSettings
 from appliance.errors import AlreadyRunning, ConfigError, MoeError, PortTaken
 from appliance.files import FolderLock, make_folder, usable, write_private

@@ -35,6 +35,8 @@ from appliance.cli.context import JsonOption
 from appliance.cli.terminal import finding, plain, say, table
 from appliance.daemon import adapter_of
 from appliance.engine.settings import CommandSettings
+from appliance.engine.vllm.adapter import VllmEngine
+from appliance.engine.vllm.settings import VllmSettings
 from appliance.errors import EXIT_CONFIG, MoeError, PlanError
 from appliance.examine import FINDING_IDS, Examiner
 from appliance.plan import planfile
@@ -124,7 +126,7 @@ def _examiner(box: Box, plan: Path | None, root: Path) -> Examiner:
             raise MoeError(f"there is no plan file {printable(str(plan))}", "moe-appliance plan make, or name another")
         config = config.model_copy(update={"plan": config.plan.model_copy(update={"file": plan.absolute()})})
     own_pids = family(root, running) if running is not None else frozenset[int]()
-    adapter = adapter_of(config, box.paths.state_dir)
+    adapter = adapter_of(config, box.paths)
     return Examiner(config, box.paths, adapter, box.environ, root, own_pids, of_box=True)
 
 
@@ -140,9 +142,11 @@ def _plan_id(examiner: Examiner) -> str:
 
 
 def engine_python(box: Box) -> Path | None:
-    """The Python of the engine's environment: as configured, else the one beside the engine's program."""
+    """The Python of the engine's environment: as configured, else vLLM's, else the one beside the engine's program."""
     configured = box.config.preflight.engine_python
     engine = box.config.engine
+    if configured is None and isinstance(engine, VllmSettings):
+        return VllmEngine(engine, state_dir=box.paths.state_dir, runtime_dir=box.paths.runtime_dir).look().place.python
     if configured is not None or not isinstance(engine, CommandSettings):
         return configured
     program = shutil.which(engine.command[0], path=box.environ.get("PATH", os.defpath))

@@ -26,7 +26,7 @@ from appliance.notify import Notify
 from appliance.printable import printable
 from gateway import logs
 from gateway.keyfile import load_admins, load_seats
-from gateway.prewarm.files import broken_files, finding_of
+from gateway.prewarm.files import broken_files, finding_of, unknown_seats
 from gateway.seats import counted
 from gateway.state import BoxState, Phase, Severity
 from gateway.status.findings import arranged
@@ -102,9 +102,11 @@ def check(ctx: typer.Context) -> None:
     print(f"configuration: good ({box.config.engine.kind} engine, {public_url(box.config)})")
     print(f"{counted(len(seats.accounts), 'seat')} in {box.seats_file}")
     print(f"{counted(len(admins.accounts), 'admin')} in {box.admins_file}")
-    adapter = adapter_of(box.config, box.paths.state_dir)
+    adapter = adapter_of(box.config, box.paths)
     examined = Examiner(box.config, box.paths, adapter, box.environ).examine()
-    found = (*examined.findings, *finding_of(broken_files(box.config.prefix)))
+    prefixes = box.config.prefix
+    warm = (*finding_of(broken_files(prefixes), prefixes), *unknown_seats(prefixes, seats.accounts.keys()))
+    found = (*examined.findings, *warm)
     if examined.plan is not None:
         print(printable(f"plan: {examined.plan.verdict} ({examined.plan.name}, {box.config.plan.file})", 4000))
     console = Console(highlight=False)

@@ -42,9 +42,13 @@ def pace_of_box(state_dir: Path) -> Pace:
         engines = learned.read(file)
     except FileNotFoundError as error:
         raise _unmeasured(f"there is no {shown}") from error
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise MoeError(f"{shown}: cannot be read: {why}", f"ls -l {shown}; or leave out --measured") from error
+    except OSError as error:
+        raise MoeError(
+            f"{shown}: cannot be read: {error.strerror}", f"ls -l {shown}; or leave out --measured"
+        ) from error
+    except ValueError as error:
+        remedy = f"rm {shown} (the gateway measures anew); or leave out --measured"
+        raise MoeError(f"{shown}: cannot be used: {error}", remedy) from error
     if not engines:
         raise _unmeasured(f"nothing is in {shown} yet")
     (profile, model), known = max(engines.items(), key=lambda engine: engine[1].at_s)

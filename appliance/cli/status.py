@@ -50,6 +50,7 @@ def render(view: StatusView, console: Console) -> None:
     _verdict(view, console)
     _findings(view.findings, console)
     _engine(view, console)
+    status_live.probes(view, console)
     status_live.cards(view, console)
     if view.plan is not None:
         _plan(view.plan, console)
@@ -90,7 +91,8 @@ def _engine(view: StatusView, console: Console) -> None:
     engine = view.engine
     heading(console, "engine", f"{engine.phase}, {engine.kind or 'no kind'}, {', '.join(engine.models) or 'no model'}")
     if engine.step or engine.progress.value is not None:
-        say(console, f"{engine.step or engine.headline} {engine.progress}", indent=2)
+        left = f", {engine.left} left" if engine.left.value is not None else ""
+        say(console, f"{engine.step or engine.headline} {engine.progress}{left}", indent=2)
     if engine.cause is not None:
         say(console, (engine.cause, TONES["bad"]), indent=2)
         say(console, (engine.remedy or "", "bold cyan"), indent=4)

@@ -1,4 +1,4 @@
-"""What moves, in the text of `status`: sparklines, cards, chance of one more stream, ledger, events.
+"""What moves, in the text of `status`: sparklines, probes, cards, chance of one more stream, ledger, events.
 
 Writes to the console it is given. As status.py, it computes nothing and believes no text of others.
 """
@@ -36,6 +36,22 @@ def _line(spark: SparkView) -> str:
         known = [point for point in spark.points[start : start + width] if point is not None]
         chars.append(_LEVELS[round(keep(known) * (len(_LEVELS) - 1))] if known else "·")
     return "".join(chars).rjust(SPARK_CHARS, "·")
+
+
+def probes(view: StatusView, console: Console) -> None:
+    """What the engine showed before it served, a line each; more where something is wrong."""
+    rows = view.probes
+    if not rows:
+        return
+    shown = sum(row.verdict == "ok" for row in rows)
+    heading(console, "what the engine showed", f"{shown} of {len(rows)}")
+    for row in rows:
+        tone = "dim" if row.verdict == "unknown" else TONES[row.tone]
+        say(console, (f"{row.verdict:<8} ", tone), f"{row.title}  ", (row.observed, "dim"), indent=2)
+        if row.wanted:
+            say(console, (f"wanted{', and needed' if row.needed else ''}: ", "dim"), row.wanted, indent=11)
+        if row.remedy:
+            say(console, (row.remedy, "bold cyan"), indent=11)
 
 
 def cards(view: StatusView, console: Console) -> None:

@@ -37,6 +37,8 @@ MODULES = {
     "admins": "admins",
     "checkpoint": "checkpoint",
     "plan": "plan",
+    "engine": "engine",
+    "scale": "scale",
     "simulate": "simulate",
 }
 """Every verb, and its module in this folder, in the order of the help."""
@@ -45,6 +47,8 @@ GROUPS = {
     "admins": "Who may see and change the box over the network.",
     "checkpoint": "What a checkpoint holds, and its weights onto this machine.",
     "plan": "Which experts sit in host RAM: make, check, show, compare, translate.",
+    "engine": "The environments that engines run in, and what would run in them.",
+    "scale": "Several boxes behind one address.",
 }
 """The verbs that have verbs of their own."""
 

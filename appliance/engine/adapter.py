@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from appliance.box.facts import Facts
+from appliance.engine.promise import Promise
 from gateway.state import Cause, EngineProfile, Finding
 
 
@@ -63,7 +64,7 @@ class Launch:
     that the engine saves a sequence's cache into when it is told to; None = there is none. `required`: what its log
     must have said. `metrics`: how it counts at /metrics, None = its progress is not watched. `hang_s`: it works for
     somebody and nothing moves for this long: it hangs. `canary_s`: idle, it has this long for one token; 0 = it is not
-    asked.
+    asked. `promise`: what it must show at the warm-up; None = what is usual for its kind (promise.usual).
     """
 
     argv: tuple[str, ...]
@@ -78,6 +79,7 @@ class Launch:
     metrics: MetricNames | None = None
     hang_s: float = 180.0
     canary_s: float = 0.0
+    promise: Promise | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Adapter(Protocol):
 
     @property
     def kind(self) -> str:
-        """`embedded`, `command` or `external`."""
+        """`embedded`, `vllm`, `command` or `external`."""
 
     @property
     def profile(self) -> EngineProfile:
@@ -110,6 +112,10 @@ class Adapter(Protocol):
     @property
     def supervised(self) -> bool:
         """False: somebody else runs the engine; nothing is spawned or stopped."""
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment of ours that it runs in; "" = none."""
 
     @property
     def served_model(self) -> str | None:
@@ -170,11 +176,29 @@ LLAMA_STEPS = (
 )
 """llama.cpp's server. Source: measured with xllamacpp 2026.10.11549."""
 
+IMPORTS_S = 600.0
+"""Python's imports, from a slow disk. Source: 40 s measured on an idle machine, vLLM 0.26; 149 s on a loaded one."""
+COLLECTIVE_S = 300.0
+"""Ranks that find each other. Source: a second, measured; one that hangs says nothing for ever (nccl#1999)."""
+LOAD_S = 900.0
+"""Between two signs of life while weights come: a shard of 100 GiB from a disk of 150 MB/s."""
+COMPILE_S = 1800.0
+"""Source: 12 s measured for a tiny model; 12 to 15 min for the whole boot of the public two-card recipe."""
+
 VLLM_STEPS = (
-    LogStep(re.compile(r"Loading [\w ]*checkpoint shards:\s+(?P<percent>\d+)%"), "loading the weights"),
-    LogStep(re.compile(r"Starting to load model"), "loading the weights"),
-    LogStep(re.compile(r"Capturing CUDA graphs?[^:]*:\s+(?P<percent>\d+)%"), "capturing CUDA graphs"),
-    LogStep(re.compile(r"torch\.compile|Dynamo bytecode transform"), "compiling"),
+    LogStep(re.compile(r"Loading [\w ]*checkpoint shards:\s+(?P<percent>\d+)%"), "loading the weights", limit_s=LOAD_S),
+    LogStep(re.compile(r"Capturing CUDA graphs?[^:]*:\s+(?P<percent>\d+)%"), "capturing CUDA graphs", limit_s=LOAD_S),
+    LogStep(re.compile(r"Starting to load model"), "loading the weights", 0.0, LOAD_S),
+    LogStep(re.compile(r"Model loading took|Dynamo bytecode transform"), "compiling", limit_s=COMPILE_S),
+    LogStep(
+        re.compile(r"Available KV cache memory|Initial free memory|KV cache size:"),
+        "sizing the KV cache",
+        limit_s=LOAD_S,
+    ),
+    LogStep(re.compile(r"\bworld_size=\d+ rank="), "joining the ranks", limit_s=COLLECTIVE_S),
+    LogStep(re.compile(r"Initializing a V1 LLM engine"), "starting the core", limit_s=IMPORTS_S),
+    LogStep(re.compile(r"non-default args:|Resolved architecture:"), "reading the configuration", limit_s=IMPORTS_S),
+    LogStep(re.compile(r"init engine \(|Starting vLLM (?:API )?server"), "starting the server", limit_s=COLLECTIVE_S),
     LogStep(re.compile(r"Application startup complete"), "listening"),
 )
-"""vLLM; tqdm redraws its lines with a carriage return. Source: logs of vLLM 0.1x that users published."""
+"""vLLM; tqdm redraws its lines with a carriage return. Source: our own boots of 0.26.0 and 0.32.0 (tests/data)."""

@@ -29,6 +29,7 @@ class CommandEngine:
 
     kind = "command"
     supervised = True
+    environment = ""
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class EmbeddedEngine:
 
     kind = "embedded"
     supervised = True
+    environment = ""
     host_tier = None
 
     def __init__(self, settings: EmbeddedSettings, *, state_dir: Path) -> None:

@@ -19,6 +19,7 @@ class ExternalEngine:
 
     kind = "external"
     supervised = False
+    environment = ""
     host_tier = None
 
     def __init__(self, settings: ExternalSettings) -> None:

@@ -6,7 +6,8 @@ Touches processes, signals, /proc and the record file. Run by path: `python -I -
 Rules:
 - Standard library only, and little of it: this runs before every engine and stays for as long as it does.
 - End of file on stdin is the only way to stop it: the daemon closes the pipe, or dies and the kernel does. A
-  daemon that asks writes a byte before; without one it has died, and the grace is `ORPHAN_GRACE_S` at most.
+  daemon that asks writes a word before: "s", or how long the grace of this stop is, seconds. Without one it has died,
+  and the grace is `ORPHAN_GRACE_S` at most.
 - The record is on disk before the engine's first instruction, so no engine lives that a sweep cannot find.
 - The guard is a subreaper: an orphan below it becomes its child. So "no child left" (ECHILD) means that
   nothing is left below, and every death below ends in a SIGCHLD here. That is why nothing polls.
@@ -158,7 +159,7 @@ class Guard:
         self.engine = 0
         self.engine_ended = False
         self.stdin_ended = False
-        self.stop_asked = False
+        self.asked = b""
         self.wake_fd = -1
 
     def say(self, event: str, **fields: object) -> None:
@@ -224,7 +225,7 @@ class Guard:
             except OSError:
                 data = b""
             if fd == 0:
-                self.stop_asked = self.stop_asked or bool(data)
+                self.asked = (self.asked + data)[:64]
                 self.stdin_ended = not data
 
     def send(self, number: int) -> None:
@@ -265,6 +266,14 @@ class Guard:
             self.sleep(RESCAN_S)
         return True
 
+    def grace_of_stop(self) -> float:
+        """How long the engine has after SIGTERM, seconds."""
+        if not self.asked:
+            return min(self.grace_s, ORPHAN_GRACE_S)
+        with suppress(ValueError):
+            return min(self.grace_s, max(0.0, float(self.asked)))
+        return self.grace_s
+
     def remove_record(self) -> None:
         """Remove the record unless a later guard has written its own there."""
         with suppress(OSError, ValueError, KeyError):
@@ -277,8 +286,7 @@ class Guard:
         started = self.spawn()
         while not (self.reap() or self.engine_ended or self.stdin_ended):
             self.sleep(None)
-        grace_s = self.grace_s if self.stop_asked else min(self.grace_s, ORPHAN_GRACE_S)
-        if not self.kill_all(SELF_EXIT_GRACE_S if self.engine_ended else grace_s):
+        if not self.kill_all(SELF_EXIT_GRACE_S if self.engine_ended else self.grace_of_stop()):
             self.say("stuck", pids=descendants(os.getpid()))
             return 1
         self.remove_record()

@@ -1,7 +1,8 @@
 """Decide what happens to the engine next: a state, an event and the time give a state and effects. Pure.
 
 The supervisor carries out the effects and reports what came of them as events. Its part of the contract:
-- `Prepare` is answered by PrepareStarted, Progress, then Prepared, Refused or PrepareFailed.
+- `Prepare` is answered by PrepareStarted, Progress, then Prepared, Refused, PrepareFailed or MemoryHeld. It waits for
+  what the former engine held first.
 - `Spawn` is answered by Spawned, and ALWAYS by exactly one Exited, also when the command cannot be run or
   `Spawned` never came. An engine that is not ours to run gets Spawned(None, id), and Exited after Kill.
 - `Kill` ends whatever goes on: a preparation (answer: StopDone) or an engine (answer: its Exited). It may be
@@ -12,20 +13,23 @@ The supervisor carries out the effects and reports what came of them as events. 
 
 Rules:
 - An end that nobody asked for is a crash, exit code 0 included. Backoff 1, 2, 4 ... 60 s.
-- The same cause three times in a row is FAILED: no start any more until somebody asks.
-- A run that was READY for 300 s clears the counts, and so does StartAsked or RestartAsked.
+- The same cause three times in a row is FAILED: no start any more until somebody asks. A cause that the next start
+  would meet again (`retry` False) is FAILED at once.
+- What the former engine held and nobody can free is NEEDS_REBOOT: no start until somebody asks.
+- A run that was READY for `STABLE_S` clears the counts, one that hung after `STABLE_HUNG_S`, and so does StartAsked or
+  RestartAsked.
 - A KV tier in host RAM that was not proven, or that engines end with (at the warm-up, for a cause that names it, or
   for the same cause three times), is left out of the next starts: `host_kv_off`. Only RestartAsked tries it again.
-- An engine that is killed because it hangs (StartTimeout, HealthLost, WarmUpFailed) is STOPPING with
-  `after` CRASH: its Exited counts as a crash with the cause of the kill, whatever the exit looked like.
+- An engine that is killed because it hangs (StartTimeout, StartFailed, HealthLost, WarmUpFailed) is STOPPING with
+  `after` CRASH: its Exited counts as a crash with the cause of the kill, whatever the exit looked like. One that died
+  by itself (HealthLost.ended) is STOPPING with DIED, while the rest of it ends: its Exited has the cause.
 - `TABLE` holds a rule for every event in every phase; `_ignored` is one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -38,6 +42,7 @@ from appliance.engine.lifecycle_events import (
     HealthOk,
     HostKvUnproven,
     Kill,
+    MemoryHeld,
     Prepare,
     Prepared,
     PrepareFailed,
@@ -50,6 +55,7 @@ from appliance.engine.lifecycle_events import (
     Spawn,
     Spawned,
     StartAsked,
+    StartFailed,
     StartTimeout,
     StopAsked,
     StopDone,
@@ -58,6 +64,7 @@ from appliance.engine.lifecycle_events import (
     WarmUpDone,
     WarmUpFailed,
 )
+from appliance.engine.lifecycle_state import After, State
 from gateway.state import Cause, EngineAbilities, Phase
 
 BACKOFF_FIRST_S = 1.0
@@ -65,51 +72,12 @@ BACKOFF_MAX_S = 60.0
 SAME_CAUSE_LIMIT = 3
 STABLE_S = 300.0
 """READY for so long clears the counts."""
+STABLE_HUNG_S = 3600.0
+"""The same for a run that hung: to see that takes minutes in which the engine is READY."""
 
+HUNG = "engine.hung"
 STOP_ASKED = Cause(id="engine.stop_asked", title="The operator stopped the engine.", remedy="start it again")
 RESTART_ASKED = Cause(id="engine.restart_asked", title="The operator restarts the engine.", remedy="wait")
-
-
-class After(Enum):
-    """What follows STOPPING."""
-
-    OFF = "off"
-    START = "start"
-    CRASH = "crash"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Where the engine is and what is remembered. Times are `now_s` values, seconds on a monotonic clock.
-
-    `alive`: a Spawn has not been answered by its Exited. `cause`: why it ended, did not start, or is being
-    killed. `crashes`: in a row, sets the backoff; `same_cause`: how many of the last had `cause_id`.
-    `restarts`: starts after a crash, never cleared. `warm_tok_per_s`: measured by the warm-up. `host_kv`: this run has
-    the KV tier in host RAM; `host_kv_off`: why the next start does without.
-    """
-
-    phase: Phase = Phase.OFF
-    since_s: float = 0.0
-    alive: bool = False
-    after: After = After.OFF
-    start_id: str = ""
-    pid: int | None = None
-    step: str = ""
-    progress: float | None = None
-    models: tuple[str, ...] = ()
-    context_tokens: int | None = None
-    warm_tok_per_s: float | None = None
-    abilities: EngineAbilities = field(default_factory=EngineAbilities, hash=False)
-    host_kv: bool = False
-    host_kv_off: Cause | None = None
-    cause: Cause | None = None
-    causes: tuple[Cause, ...] = ()
-    cause_id: str = ""
-    same_cause: int = 0
-    crashes: int = 0
-    restarts: int = 0
-    ready_at_s: float | None = None
-    retry_at_s: float | None = None
 
 
 Step: TypeAlias = tuple[State, tuple[Effect, ...]]
@@ -138,7 +106,8 @@ def _enter(state: State, phase: Phase, now_s: float, **changes: Any) -> State:
     if phase not in (Phase.STARTING, Phase.WARMING, Phase.READY, Phase.STOPPING):
         cleared |= {"pid": None, "start_id": "", "host_kv": False}
     if phase is not Phase.READY:
-        cleared |= {"models": (), "context_tokens": None, "warm_tok_per_s": None, "abilities": EngineAbilities()}
+        cleared |= {"models": (), "context_tokens": None, "warm_tok_per_s": None}
+        cleared |= {"abilities": EngineAbilities(), "probes": ()}
     return replace(state, **(cleared | {"phase": phase, "since_s": now_s, "causes": ()} | changes))
 
 
@@ -146,9 +115,10 @@ def _cleared_counts(state: State) -> State:
     return replace(state, cause_id="", same_cause=0, crashes=0)
 
 
-def _settled(state: State, now_s: float) -> State:
+def _settled(state: State, cause: Cause, now_s: float) -> State:
     """The counts are cleared when a run that ends now was READY for long enough."""
-    stable = state.ready_at_s is not None and now_s - state.ready_at_s >= STABLE_S
+    enough_s = STABLE_HUNG_S if cause.id == HUNG else STABLE_S
+    stable = state.ready_at_s is not None and now_s - state.ready_at_s >= enough_s
     return _cleared_counts(state) if stable else state
 
 
@@ -157,16 +127,15 @@ def _crash(state: State, cause: Cause, now_s: float) -> Step:
     counted = replace(state, cause=cause, cause_id=cause.id, same_cause=same, crashes=state.crashes + 1)
     if state.host_kv and (state.phase is Phase.WARMING or cause.id == host_kv.ID or same >= SAME_CAUSE_LIMIT):
         counted = replace(counted, host_kv_off=host_kv.blamed(cause), same_cause=0)
-        same = 0
-    if same >= SAME_CAUSE_LIMIT:
+    elif same >= SAME_CAUSE_LIMIT or not cause.retry:
         return _enter(counted, Phase.FAILED, now_s), (Publish(),)
     retry_at_s = now_s + backoff_s(counted.crashes)
     return _enter(counted, Phase.BACKOFF, now_s, retry_at_s=retry_at_s), (SetTimer(retry_at_s), Publish())
 
 
 def _end_for(state: State, after: After, cause: Cause, now_s: float) -> Step:
-    shown = cause if after is After.CRASH else None
-    stopping = _enter(_settled(state, now_s), Phase.STOPPING, now_s, after=after, cause=shown)
+    shown = cause if after in (After.CRASH, After.DIED) else None
+    stopping = _enter(_settled(state, cause, now_s), Phase.STOPPING, now_s, after=after, cause=shown)
     return stopping, (Kill(cause), Publish())
 
 
@@ -238,6 +207,10 @@ def _prepare_failed(state: State, event: PrepareFailed, now_s: float) -> Step:
     return _crash(state, event.cause, now_s)
 
 
+def _memory_held(state: State, event: MemoryHeld, now_s: float) -> Step:
+    return _enter(state, Phase.NEEDS_REBOOT, now_s, cause=event.cause), (Publish(),)
+
+
 def _timer_due(state: State, event: TimerDue, now_s: float) -> Step:
     if state.retry_at_s is not None and now_s < state.retry_at_s:
         return state, (SetTimer(state.retry_at_s),)
@@ -275,6 +248,7 @@ def _warm(state: State, event: WarmUpDone, now_s: float) -> Step:
         context_tokens=event.context_tokens,
         warm_tok_per_s=event.tok_per_s,
         abilities=event.abilities,
+        probes=event.probes,
         ready_at_s=now_s,
         cause=None,
     )
@@ -285,8 +259,12 @@ def _without_host_kv(state: State, event: HostKvUnproven, now_s: float) -> Step:
     return _end_for(replace(state, host_kv_off=event.cause), After.START, event.cause, now_s)
 
 
-def _kill_for_cause(state: State, event: WarmUpFailed | HealthLost, now_s: float) -> Step:
+def _kill_for_cause(state: State, event: WarmUpFailed | StartFailed, now_s: float) -> Step:
     return _end_for(state, After.CRASH, event.cause, now_s)
+
+
+def _health_lost(state: State, event: HealthLost, now_s: float) -> Step:
+    return _end_for(state, After.DIED if event.ended else After.CRASH, event.cause, now_s)
 
 
 def _never_ready(state: State, event: StartTimeout, now_s: float) -> Step:
@@ -304,13 +282,14 @@ def never_ready(after_s: float) -> Cause:
 
 
 def _exited(state: State, event: Exited, now_s: float) -> Step:
-    return _crash(replace(_settled(state, now_s), alive=False), event.cause, now_s)
+    return _crash(replace(_settled(state, event.cause, now_s), alive=False), event.cause, now_s)
 
 
 def _exited_as_asked(state: State, event: Exited, now_s: float) -> Step:
     if not state.alive:  # a preparation is being cancelled
         return state, ()
-    return _after_stop(replace(state, alive=False), now_s)
+    gone = replace(state, alive=False)
+    return _crash(gone, event.cause, now_s) if state.after is After.DIED else _after_stop(gone, now_s)
 
 
 def _stop_done(state: State, event: StopDone, now_s: float) -> Step:
@@ -333,8 +312,8 @@ def _row(rules: Mapping[Rule, tuple[Phase, ...]], ignored: str) -> Mapping[Phase
 
 _OFF, _REFUSED, _PREPARING, _STARTING = Phase.OFF, Phase.REFUSED, Phase.PREPARING, Phase.STARTING
 _WARMING, _READY, _STOPPING, _BACKOFF = Phase.WARMING, Phase.READY, Phase.STOPPING, Phase.BACKOFF
-_FAILED = Phase.FAILED
-_AT_REST = (_OFF, _REFUSED, _BACKOFF, _FAILED)
+_FAILED, _REBOOT = Phase.FAILED, Phase.NEEDS_REBOOT
+_AT_REST = (_OFF, _REFUSED, _BACKOFF, _FAILED, _REBOOT)
 
 TABLE: Mapping[type[Event], Mapping[Phase, Rule]] = MappingProxyType(
     {
@@ -349,7 +328,7 @@ TABLE: Mapping[type[Event], Mapping[Phase, Rule]] = MappingProxyType(
         ),
         StopAsked: _row(
             {
-                _off: (_REFUSED, _BACKOFF, _FAILED),
+                _off: (_REFUSED, _BACKOFF, _FAILED, _REBOOT),
                 _stop: (_PREPARING, _STARTING, _WARMING, _READY),
                 _off_after_stop: (_STOPPING,),
             },
@@ -358,6 +337,7 @@ TABLE: Mapping[type[Event], Mapping[Phase, Rule]] = MappingProxyType(
         Refused: _row({_refused: (_OFF, _PREPARING, _REFUSED)}, "only a start that is being prepared"),
         PrepareStarted: _row({_prepare_started: (_PREPARING,)}, "the preparation was cancelled"),
         Prepared: _row({_prepared: (_PREPARING,)}, "the preparation was cancelled"),
+        MemoryHeld: _row({_memory_held: (_PREPARING,)}, "the preparation was cancelled"),
         PrepareFailed: _row({_prepare_failed: (_PREPARING,)}, "the preparation was cancelled"),
         Progress: _row({_progress: (_PREPARING, _STARTING, _WARMING)}, "nothing is on its way up"),
         TimerDue: _row({_timer_due: (_BACKOFF,)}, "a timer that outlived its BACKOFF"),
@@ -366,7 +346,8 @@ TABLE: Mapping[type[Event], Mapping[Phase, Rule]] = MappingProxyType(
         WarmUpDone: _row({_warm: (_WARMING,)}, "the run it belongs to is over"),
         WarmUpFailed: _row({_kill_for_cause: (_WARMING,)}, "the run it belongs to is over"),
         HostKvUnproven: _row({_without_host_kv: (_WARMING,)}, "the run it belongs to is over"),
-        HealthLost: _row({_kill_for_cause: (_READY,)}, "before READY the start timeout judges"),
+        HealthLost: _row({_health_lost: (_READY,)}, "before READY the start timeout judges"),
+        StartFailed: _row({_kill_for_cause: (_STARTING,)}, "it serves, or is over"),
         StartTimeout: _row({_never_ready: (_STARTING, _WARMING)}, "READY in time, or over"),
         Exited: _row({_exited: (_STARTING, _WARMING, _READY), _exited_as_asked: (_STOPPING,)}, "no engine is alive"),
         StopDone: _row({_stop_done: (_STOPPING,)}, "no stop is going on"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gateway.state import Cause, EngineAbilities
+from gateway.state import Cause, EngineAbilities, ProbeResult
 
 # Events: what happened
 
@@ -46,6 +46,13 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryHeld:
+    """What the former engine held is not given back, so that none may be started beside it."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """The engine can be spawned."""
 
@@ -76,13 +83,14 @@ class HealthOk:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpDone:
-    """A real completion came back; `tok_per_s` was measured with it, `abilities` were asked afterwards."""
+    """A real completion came back; `tok_per_s` was measured with it, `abilities` and `probes` were asked afterwards."""
 
     models: tuple[str, ...]
     context_tokens: int | None
     tok_per_s: float | None
     abilities: EngineAbilities = field(default_factory=EngineAbilities, hash=False)
     start_id: str = ""
+    probes: tuple[ProbeResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +111,11 @@ class HostKvUnproven:
 
 @dataclass(frozen=True, slots=True)
 class HealthLost:
-    """A READY engine missed its health probes."""
+    """A READY engine missed its health probes, or works no more. `ended`: its process is gone, and its Exited will know
+    better why."""
 
     cause: Cause
+    ended: bool = field(default=False, kw_only=True)
     start_id: str = ""
 
 
@@ -114,6 +124,14 @@ class StartTimeout:
     """`after_s` seconds have passed since the Spawn; 0 = not told."""
 
     after_s: float = 0.0
+    start_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The engine runs, does not serve yet, and will not: it stands still or hangs."""
+
+    cause: Cause
     start_id: str = ""
 
 
@@ -141,6 +159,7 @@ Event: TypeAlias = (
     | Refused
     | PrepareStarted
     | Progress
+    | MemoryHeld
     | Prepared
     | PrepareFailed
     | Spawned
@@ -150,6 +169,7 @@ Event: TypeAlias = (
     | HostKvUnproven
     | HealthLost
     | StartTimeout
+    | StartFailed
     | Exited
     | StopDone
     | TimerDue

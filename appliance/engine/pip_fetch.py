@@ -95,13 +95,13 @@ async def pip_download(
 
 
 def _largest(*folders: Path) -> int:
-    sizes = [0]
+    largest = 0
     for folder in folders:
-        for path in folder.rglob("*"):
-            with contextlib.suppress(OSError):  # pip moves and removes files meanwhile
-                if path.is_file():
-                    sizes.append(path.stat().st_size)
-    return max(sizes)
+        for where, _, names in os.walk(folder):  # pip moves and removes files and folders meanwhile
+            for name in names:
+                with contextlib.suppress(OSError):
+                    largest = max(largest, (Path(where) / name).stat(follow_symlinks=False).st_size)
+    return largest
 
 
 def last_error(output: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from appliance.engine.settings import CommandSettings, EngineSettings, ExternalSettings
+from appliance.engine.settings import DeclaredSettings, EngineSettings
 from gateway.state import EngineProfile, Finding, Severity
 
 
 def planned(settings: EngineSettings, own: EngineProfile, plan: EngineProfile | None) -> EngineProfile:
     """`own` (from `settings`) with the plan's figures wherever the configuration leaves its default."""
-    if plan is None or not isinstance(settings, CommandSettings | ExternalSettings):
+    if plan is None or not isinstance(settings, DeclaredSettings):
         return own
     said = {field for field in EngineProfile.model_fields if field in settings.model_fields_set}
     taken = plan.model_dump(exclude={*said, "demo"})

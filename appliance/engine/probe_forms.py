@@ -6,6 +6,7 @@ Source of the forms: xllamacpp 2026.10.11549, measured; vLLM 0.32, measured; Ope
 from __future__ import annotations
 
 import base64
+import json
 import re
 import struct
 import zlib
@@ -180,3 +181,33 @@ def kv_tokens(metrics: str) -> int | None:
     blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
     tokens = int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else 0
     return tokens or None
+
+
+def counter(metrics: str, name: str) -> float | None:
+    """The sum of a Prometheus counter over all of its labels; None = it is not there."""
+    values = [match.group(1) for match in re.finditer(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)", metrics, re.MULTILINE)]
+    try:
+        return sum(map(float, values)) if values else None
+    except ValueError:
+        return None
+
+
+def parsed(body: bytes) -> Any:
+    """JSON; None when it is none."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def message(body: Any) -> str:
+    """The error's message in OpenAI's form or one near it, from parsed JSON; "" where there is none."""
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, str):
+            return error
+        if isinstance(error, dict):
+            for name in ("message", "detail"):
+                if isinstance(error.get(name), str):
+                    return str(error[name])
+    return ""

@@ -10,8 +10,6 @@ Talks HTTP to the engine. Rules:
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ import httpx
 
 from appliance.engine import probe_forms as forms
 from appliance.engine.probe_forms import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Answer, Verdict
+from appliance.engine.probe_stream import metrics, post
 from gateway.prewarm import sequences
 from gateway.state import EngineAbilities
 
@@ -197,9 +196,7 @@ class _Probes:
 
     async def ask_kv_tokens(self) -> None:
         """Metrics are not every engine's, and nothing is wrong where there are none."""
-        with contextlib.suppress(httpx.HTTPError):
-            response = await self.client.get("/metrics", timeout=self.probe_s)
-            self._kv_tokens = forms.kv_tokens(response.text) if response.status_code == 200 else None
+        self._kv_tokens = forms.kv_tokens(await metrics(self.client, self.probe_s))
 
     # What the engine says
 
@@ -215,14 +212,4 @@ class _Probes:
         self.notes.append(f"{what}: {how}")
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Answer:
-        try:
-            async with asyncio.timeout(self.probe_s):
-                response = await self.client.post(path, json=body)
-        except (TimeoutError, httpx.TimeoutException):
-            return Answer(0, why=f"no answer within {self.probe_s:g} s")
-        except httpx.HTTPError as error:
-            return Answer(0, why=str(error) or type(error).__name__)
-        try:
-            return Answer(response.status_code, json.loads(response.content))
-        except ValueError:
-            return Answer(response.status_code)
+        return await post(self.client, path, body, self.probe_s)

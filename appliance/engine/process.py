@@ -160,24 +160,26 @@ class EngineProcess:
         self._give_back()
         return cast(Exit, self._exit)
 
-    async def stop(self) -> Exit:
-        """End the run and wait until nothing is left: at most the grace and a few seconds."""
-        self.abandon()
+    async def stop(self, grace_s: float | None = None) -> Exit:
+        """End the run and wait until nothing is left: at most the grace and a few seconds. `grace_s`: between SIGTERM
+        and SIGKILL, seconds, and no longer than the run's; None = the run's."""
+        grace_s = self._grace_s if grace_s is None else min(grace_s, self._grace_s)
+        self.abandon(grace_s)
         try:
-            async with asyncio.timeout(self._grace_s + STOP_MARGIN_S):
+            async with asyncio.timeout(grace_s + STOP_MARGIN_S):
                 await self._finished.wait()
         except TimeoutError:
             if self._transport is not None and not self._guard_exited.is_set():
                 self._transport.kill()
         return await self.wait()
 
-    def abandon(self) -> None:
-        """Tell the guard to end the run, without waiting. Harmless when repeated."""
+    def abandon(self, grace_s: float | None = None) -> None:
+        """Tell the guard to end the run, without waiting; `grace_s` as for `stop`. Harmless when repeated."""
         if self._exit is None:
             self._stop_asked = True
         if self._lifeline >= 0:
             with contextlib.suppress(OSError):  # a guard that is gone reads nothing
-                os.write(self._lifeline, b"s")  # asked to, not dead
+                os.write(self._lifeline, b"s" if grace_s is None else f"{grace_s:g}".encode())  # asked to, not dead
             os.close(self._lifeline)
             self._lifeline = -1
 

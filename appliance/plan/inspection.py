@@ -25,6 +25,8 @@ from appliance.checkpoint.tensors import Checkpoint
 from appliance.errors import CheckpointError, PlanError
 from appliance.plan import planfile
 from appliance.plan.check import Checked, check
+from appliance.plan.export import vllm_uva
+from appliance.plan.export.outcome import Outcome
 from appliance.plan.memory import BoxMemory
 from appliance.plan.planner import plan_for
 from appliance.plan.request import Request, model_of
@@ -37,12 +39,14 @@ from gateway.state import EngineProfile, Finding, PlanState, Severity
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """What came of it. `state` None = there is no plan, or it could not be checked; `needs`: for the box's checks;
-    `profile`: what the plan says an engine with it does."""
+    `profile`: what the plan says an engine with it does; `uva`: the plan in the words of vLLM's own offload, when that
+    was asked for."""
 
     findings: tuple[Finding, ...] = ()
     state: PlanState | None = None
     needs: Needs = field(default_factory=Needs)
     profile: EngineProfile | None = None
+    uva: Outcome | None = None
 
 
 INSPECTION = TypeAdapter(Inspection)
@@ -52,13 +56,14 @@ INSPECTION = TypeAdapter(Inspection)
 class Question:
     """What to inspect. `memory`: of the cards that the engine uses, and of the nodes. `cards`: how many of them there
     should be; None = nobody says. `whole`: all cards answer. `save`: a plan that is made is kept: only the daemon does
-    that, others look at what it would make."""
+    that, others look at what it would make. `uva`: say it in the words of vLLM's own offload as well."""
 
     settings: PlanSettings
     memory: BoxMemory
     cards: int | None = None
     whole: bool = True
     save: bool = False
+    uva: bool = False
 
 
 QUESTION = TypeAdapter(Question)
@@ -82,12 +87,14 @@ def inspect(question: Question, environ: Mapping[str, str]) -> Inspection:
         others = _other_number(plan, question)
         if checkpoint is None:
             return Inspection((_unchecked(settings.file), *others), None, _needs(plan), _profile(plan))
-        checked = check(plan, checkpoint, catalogue_of(checkpoint), memory, str(settings.file))
+        catalogue = catalogue_of(checkpoint)
+        checked = check(plan, checkpoint, catalogue, memory, str(settings.file))
+        uva = vllm_uva.export(plan, catalogue) if question.uva else None
     except PlanError as error:
         return Inspection((_failed("plan.file", "The plan cannot be used", error),))
     needs = _needs(plan, checked)
     findings = (*checked.findings, *others)
-    return Inspection(findings, checked.to_state(str(settings.file), made), needs, _profile(plan))
+    return Inspection(findings, checked.to_state(str(settings.file), made), needs, _profile(plan), uva)
 
 
 def _checkpoint(settings: PlanSettings, environ: Mapping[str, str]) -> Checkpoint | None:

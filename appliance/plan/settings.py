@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from appliance.engine.settings import PathSetting
+from appliance.engine.tables import PathSetting
 
 
 class PlanSettings(BaseModel):

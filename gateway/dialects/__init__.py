@@ -18,7 +18,7 @@ from gateway.taps import Tap
 class Prepared:
     """A request that passed the checks. `body` is what the engine gets: the client's bytes, or those with a few
     splices. `model` is None when the client named none. `max_tokens`: the field that bounds the answer, and its
-    value. `strip_usage`: the usage chunk was our wish alone."""
+    value. `strip_usage`: the usage chunk was our wish alone. `running_usage`: the client wants usage in each chunk."""
 
     body: bytes
     stream: bool
@@ -26,6 +26,7 @@ class Prepared:
     traits: Traits
     max_tokens: tuple[str, int] | None = None
     strip_usage: bool = False
+    running_usage: bool = False
 
 
 class Dialect(Protocol):

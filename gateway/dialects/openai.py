@@ -52,6 +52,7 @@ class OpenAI:
         stream = body.get("stream") is True
         options = body.get("stream_options")
         asked = isinstance(options, dict) and options.get("include_usage") is True
+        running = isinstance(options, dict) and options.get("continuous_usage_stats") is True
         try:
             if stream and not asked:
                 raw = _asking_for_usage(raw, isinstance(options, dict))
@@ -60,9 +61,7 @@ class OpenAI:
                 raw = rewrite.without_empty_tools(raw, body)
         except ValueError as error:
             return bad_request(f"A field of the body cannot be read: {error}.")
-        return Prepared(
-            raw, stream, body.get("model"), self._traits(body), fields.max_tokens(body), strip_usage=not asked
-        )
+        return Prepared(raw, stream, body.get("model"), self._traits(body), fields.max_tokens(body), not asked, running)
 
     def _check(self, body: dict[str, Any]) -> Problem | None:
         if not isinstance(body.get("stream_options"), dict | None):
@@ -92,7 +91,9 @@ class OpenAI:
         )
 
     def tap(self, prepared: Prepared, status: int, is_stream: bool) -> Tap:
-        return ChatTap(prepared.strip_usage) if status == 200 and is_stream else JsonTap(status, chat_usage, chat_ended)
+        if status == 200 and is_stream:
+            return ChatTap(prepared.strip_usage, prepared.running_usage)
+        return JsonTap(status, chat_usage, chat_ended)
 
     def error(self, problem: Problem) -> bytes:
         return openai_error(problem)

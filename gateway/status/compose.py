@@ -19,6 +19,7 @@ from gateway.status.gauges import gauges_view
 from gateway.status.history import fifth_view, history_row, ledger_row
 from gateway.status.operator import event_rows, operator_view
 from gateway.status.plan import plan_view
+from gateway.status.probes import probe_findings, probe_rows
 from gateway.status.verdict import verdict
 from gateway.status.views import (
     EngineView,
@@ -54,7 +55,7 @@ _NOT_FAILED = frozenset({"ok", "refused", "client_gone"})
 
 def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> StatusView:
     """Everything that is said at `now_s` (wall clock, seconds). `gateway` None = it does not answer."""
-    findings = arranged((*box.findings, *raised(gateway)))
+    findings = arranged((*box.findings, *probe_findings(box.engine), *raised(gateway)))
     queue = _queue(gateway)
     return StatusView(
         at_s=now_s,
@@ -64,6 +65,7 @@ def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> Status
         uptime=_since(box.started_s, now_s),
         verdict=verdict(box, gateway, queue, findings, now_s),
         engine=_engine(box.engine, now_s),
+        probes=probe_rows(box.engine),
         lanes=_lanes(box.engine, gateway),
         queue=queue,
         seats=_seats(gateway),
@@ -119,6 +121,8 @@ def _engine(engine: EngineState, now_s: float) -> EngineView:
         remedy=engine.cause.remedy if engine.cause else None,
         retry_in=seconds(None if engine.retry_at_s is None else engine.retry_at_s - now_s),
         log_tail=engine.log_tail,
+        start_progress=percent(engine.start_progress, estimated=True),
+        left=seconds(engine.left_s, estimated=True),
     )
 
 

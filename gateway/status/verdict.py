@@ -119,7 +119,8 @@ def _not_ready(box: BoxState, findings: tuple[FindingRow, ...], now_s: float) ->
         case _:  # 9
             step = engine.step or _ON_ITS_WAY.get(engine.phase, "starting up")
             done = f" ({percent(engine.progress)})" if engine.progress is not None else ""
-            return Verdict(rule=9, tone=Tone.WARN, text=f"Starting: the engine is {step}{done}.")
+            left = f", {seconds(engine.left_s, estimated=True)} left" if engine.left_s is not None else ""
+            return Verdict(rule=9, tone=Tone.WARN, text=f"Starting: the engine is {step}{done}{left}.")
 
 
 def _serving(gateway: GatewaySnapshot, queue: QueueView) -> Verdict:
@@ -149,10 +150,10 @@ def _free_and_yet(gateway: GatewaySnapshot, queue: QueueView) -> tuple[int, str]
     if lane is not None and WaitKind.READING in kinds:  # 17
         left = seconds(max(lane.reading_left_s, lane.spacing_left_s), estimated=True)
         read = cold_prompt(lane.reading_seat, lane.reading_tokens)
-        return 17, f"; {read} is being read, the next long one may follow in {left}"
+        return 17, f"; {read} is being read, the next long one may follow in {left} at the latest"
     if lane is not None and WaitKind.SPACING in kinds:  # 17
         left = seconds(lane.spacing_left_s, estimated=True)
-        return 17, f"; long prompts keep a distance, the next one may follow in {left}"
+        return 17, f"; long prompts keep a distance, the next one may follow in {left} at the latest"
     if WaitKind.PACE in kinds:  # 18
         return 18, "; the last stream is kept free so that no running answer falls behind its pace"
     if kinds <= {"", WaitKind.SEAT_BUSY}:  # 19

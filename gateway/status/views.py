@@ -12,6 +12,7 @@ from gateway.snapshot import Times
 from gateway.state import Severity
 from gateway.status.figures import Figure, Tone, View
 from gateway.status.live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView
+from gateway.status.probes import ProbeRow
 from gateway.status.prompts import CacheRow, ColdView, HostKvView, PrewarmRow, SpeedRow, WatchLine
 
 
@@ -32,7 +33,8 @@ class Verdict(View):
 
 
 class EngineView(View):
-    """The engine. `phase_for`: time in this phase; `uptime`: the same while ready. `floor`: the pace promised to
+    """The engine. `progress`: of the step; `start_progress`, `left`: of the whole start, by the last one. `phase_for`:
+    time in this phase; `uptime`: the same while ready. `floor`: the pace promised to
     one stream, declared; `warm_pace`: measured by the warm-up. `cause`, `remedy`: why it is not ready."""
 
     phase: str
@@ -56,6 +58,8 @@ class EngineView(View):
     remedy: str | None
     retry_in: Figure
     log_tail: tuple[str, ...]
+    start_progress: Figure = Figure()
+    left: Figure = Figure()
 
 
 class LaneView(View):
@@ -267,6 +271,7 @@ class StatusView(View):
     uptime: Figure
     verdict: Verdict
     engine: EngineView
+    probes: tuple[ProbeRow, ...] = ()
     lanes: LanesView
     queue: QueueView
     seats: tuple[SeatRow, ...]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from appliance.cli import run as verbs
 from appliance.cli.app import app
-from appliance.engine.supervisor import Examined
+from appliance.engine.examined import Examined
 from gateway.state import Finding, PlanState, Severity
 
 
@@ -72,3 +72,10 @@ def test_a_prefix_whose_file_is_not_there_is_named(tmp_path: Path, monkeypatch: 
     assert code == 0
     assert "warn The prefix docs is not read into the engine  prefix.broken" in said
     assert "docs.json cannot be read: No such file or directory" in " ".join(said.split())
+
+
+def test_a_prefix_of_a_seat_that_there_is_not_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "appliance.toml").write_text('[[prefix]]\nname = "team"\nseat = "nobody"\n')
+    code, said = checked(tmp_path, monkeypatch, [])
+    assert code == 0
+    assert "warn The prefix team names a seat that there is not  prefix.seat" in said

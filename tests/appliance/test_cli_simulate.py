@@ -195,8 +195,9 @@ class TestMeasured:
 
     def test_a_file_that_cannot_be_read_is_left_where_it_is(self, tmp_path: Path) -> None:
         (tmp_path / NAME).write_text("{")
-        with pytest.raises(MoeError, match="cannot be read: it is no JSON"):
+        with pytest.raises(MoeError, match="cannot be used: it is no JSON") as caught:
             run(*self.LINE, state_dir=tmp_path)
+        assert caught.value.remedy == f"rm {tmp_path / NAME} (the gateway measures anew); or leave out --measured"
         assert (tmp_path / NAME).read_text() == "{"
 
 

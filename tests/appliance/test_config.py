@@ -19,7 +19,13 @@ WITH = {
     "checkpoint": {"file": "/p.json"},
     "make": {"file": "/p.json", "checkpoint": "/c"},
 }
-NEEDED = {"embedded": (), "command": ("kind", "command"), "external": ("kind", "url")}
+NEEDED = {
+    "embedded": (),
+    "vllm": ("kind",),
+    "command": ("kind", "command"),
+    "external": ("kind", "url"),
+}
+TOGETHER = {"revision": ("model",), "placement": ("plan_args",), "plan_args": ("placement",)}
 
 
 def toml(values: Mapping[str, Any]) -> str:
@@ -100,7 +106,7 @@ def test_keys_in_tables(tmp_path: Path, table: str, key: str) -> None:
 
 @pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in ENGINE.items() for key in keys])
 def test_keys_of_each_engine(tmp_path: Path, kind: str, key: str) -> None:
-    some = {name: ENGINE[kind][name] for name in (*NEEDED[kind], key)}
+    some = {name: ENGINE[kind][name] for name in (*NEEDED[kind], *TOGETHER.get(key, ()), key)}
     from_file, _ = load(written(tmp_path, f"[engine]\n{toml(some)}"), {})
     from_environment, _ = load(None, variables("engine", some))
     assert type(from_file.engine) is ENGINES[kind]
@@ -271,7 +277,7 @@ FILES: list[tuple[str, list[str]]] = [
     ("[ledger]\nkeep_days = 13", ["2: ledger.keep_days 0, which is for ever, or at least 14"]),
     ("a = 1\nlisten = 2", ["1: a is not a known key", "2: listen must be"]),
     ("[engine", ["1: not valid TOML"]),
-    ("[engine]\nkind = 'vllm'", ["2: engine.kind must be one of embedded, command, external"]),
+    ("[engine]\nkind = 'sglang'", ["2: engine.kind must be one of embedded, vllm, command, external"]),
     ("[engine]\nkind = 3", ["2: engine.kind must be one of"]),
     ("[engine]\nthread = 3", ['2: engine.thread is not a key of kind = "embedded"; did you mean threads?']),
     ("[engine]\nurl = 'x'", ['2: engine.url is a key of kind = "external", and kind is "embedded"']),
@@ -312,7 +318,7 @@ VARIABLES: list[tuple[dict[str, str], str]] = [
     ({"MOE_APPLIANCE_ADMISSION": '{"streems":1}'}, "MOE_APPLIANCE_ADMISSION (admission): "),
     ({"MOE_APPLIANCE_ADMISSION": "3"}, "MOE_APPLIANCE_ADMISSION (admission): "),
     ({"MOE_APPLIANCE_TRUSTED_PROXIES": "10.0.0.1"}, "MOE_APPLIANCE_TRUSTED_PROXIES cannot be read"),
-    ({"MOE_APPLIANCE_ENGINE__KIND": "vllm"}, "MOE_APPLIANCE_ENGINE__KIND (engine.kind): must be one of"),
+    ({"MOE_APPLIANCE_ENGINE__KIND": "sglang"}, "MOE_APPLIANCE_ENGINE__KIND (engine.kind): must be one of"),
     ({"MOE_APPLIANCE_ENGINE__URL": "http://x"}, "MOE_APPLIANCE_ENGINE__URL (engine.url): is a key of kind"),
     ({"MOE_APPLIANCE_ENGINE__KIND": "external"}, "of that table, MOE_APPLIANCE_ENGINE__KIND came from the environment"),
     (

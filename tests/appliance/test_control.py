@@ -24,7 +24,7 @@ from gateway.state import BoxState
 def test_who_asked_for_what_is_noted_once(
     user: str, query: str, status: int, noted: list[tuple[str, str, bool]]
 ) -> None:
-    async def restart() -> tuple[int, Mapping[str, object]]:
+    async def restart(asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
         return status, {"said": "so"}
 
     told: list[tuple[str, str, bool]] = []

@@ -26,10 +26,11 @@ import pytest
 from appliance.box.facts import Facts
 from appliance.engine import model
 from appliance.engine.embedded import CHILD, MEMORY_BYTES, EmbeddedEngine, automatic_threads
+from appliance.engine.promise import usual
 from appliance.engine.settings import EmbeddedSettings
 from appliance.engine.warmup import warm_up
 from appliance.errors import ModelError
-from gateway.state import EngineAbilities
+from gateway.state import EngineAbilities, Verdict
 from tests.model import demo_wheel
 
 FACTS = Facts(
@@ -234,7 +235,17 @@ def test_the_real_engine_serves_four_streams_warms_up_and_stops(tmp_path: Path) 
             usages = list(pool.map(lambda number: ask(running, number), range(4)))
         assert all(0 < usage["completion_tokens"] <= 8 for usage in usages)
 
-        result = asyncio.run(warm_up(running.url, running.key, engine.served_model, lambda step, fraction: None))
+        promise = usual(engine.kind, engine.profile, 180.0)
+        result = asyncio.run(
+            warm_up(running.url, running.key, engine.served_model, lambda step, fraction: None, promise=promise)
+        )
+        verdicts = {row.id: row.verdict for row in result.results if row.id != "pace"}
+        assert {name for name, verdict in verdicts.items() if verdict is not Verdict.OK} == {
+            "tools",
+            "json_object",
+            "json_schema",
+        }
+        assert Verdict.FAILED not in verdicts.values()
         assert result.models == ("moe-appliance-demo",)
         assert result.context_tokens == 8192
         assert result.cached_tokens_ok is True

@@ -85,10 +85,10 @@ class Run:
         assert self.parent.stdout is not None
         return read_line(self.parent.stdout.fileno())
 
-    def stop(self, *, asked: bool = False) -> None:
+    def stop(self, *, asked: bool = False, word: bytes = b"s") -> None:
         assert self.parent.stdin is not None
         if asked:
-            self.parent.stdin.write(b"s")
+            self.parent.stdin.write(word)
         self.parent.stdin.close()
 
     def close(self) -> None:
@@ -271,3 +271,19 @@ def test_the_guard_imports_little() -> None:
     out = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     heavy = {"pathlib", "subprocess", "asyncio", "typing", "dataclasses", "argparse", "logging", "tempfile"}
     assert not heavy & set(out.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("word", "grace_s", "took_s"),
+    [(b"0.2", 60.0, 0.2), (b"0", 60.0, 0.0), (b"60", 0.2, 0.2), (b"-1", 60.0, 0.0), (b"nonsense", 0.2, 0.2)],
+)
+def test_a_stop_may_name_its_own_grace_and_no_longer_one(
+    start: Start, word: bytes, grace_s: float, took_s: float
+) -> None:
+    run = start(sys.executable, "-c", PY_IGNORES_TERM, grace_s=grace_s)
+    run.event()
+    assert run.line() == "up"
+    asked_s = time.monotonic()
+    run.stop(asked=True, word=word)
+    assert run.events()[0] == {"event": "exited", "code": None, "signal": signal.SIGKILL}
+    assert took_s <= time.monotonic() - asked_s < took_s + 2.0

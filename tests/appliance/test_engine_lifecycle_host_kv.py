@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.engine.lifecycle import State, handle
+from appliance.engine.lifecycle import handle
 from appliance.engine.lifecycle_events import (
     Effect,
     Event,
@@ -25,6 +25,7 @@ from appliance.engine.lifecycle_events import (
     TimerDue,
     WarmUpDone,
 )
+from appliance.engine.lifecycle_state import State
 from gateway.state import Cause, Phase
 
 A = Cause(id="engine.a", title="A.", remedy="a")

@@ -185,3 +185,17 @@ async def test_the_lifeline_does_not_leak_into_other_children(start: Start) -> N
     finally:
         other.kill()
         await other.wait()
+
+
+async def test_a_stop_may_be_shorter_than_the_grace_of_the_run(start: Start) -> None:
+    # given an engine that ignores SIGTERM, with a long grace
+    run = await start(*sh("trap '' TERM; echo up; while :; do sleep 60 & wait; done"), grace_s=60.0)
+    until = asyncio.get_running_loop().time() + LIMIT_S
+    while run.log.tail() != ("up",):
+        assert asyncio.get_running_loop().time() < until
+        await asyncio.sleep(0.01)
+    # when, then
+    async with asyncio.timeout(LIMIT_S):
+        exit_ = await run.stop(0.1)
+    assert (exit_.signal, exit_.killed_by_us) == (signal.SIGKILL, True)
+    assert not run.stuck

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from appliance.box.facts import Facts
-from appliance.engine.adapter import Adapter, Step
+from appliance.engine.adapter import LOAD_S, Adapter, Step
 from appliance.engine.command import CommandEngine
 from appliance.engine.embedded import EmbeddedEngine
 from appliance.engine.external import ExternalEngine
@@ -37,7 +37,7 @@ def test_kind_chooses_the_table() -> None:
     assert made.command == ("x", "{port}")
 
 
-@pytest.mark.parametrize("table", [{"kind": "vllm"}, {"kind": "embedded", "thread": 2}, {"url": "http://x"}])
+@pytest.mark.parametrize("table", [{"kind": "sglang"}, {"kind": "embedded", "thread": 2}, {"url": "http://x"}])
 def test_unknown_kinds_and_keys_are_refused(table: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ENGINE.validate_python(table)
@@ -148,10 +148,10 @@ def test_profiles_come_from_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "step"),
     [
-        ("Loading safetensors checkpoint shards:  45% Completed | 9/20", Step("loading the weights", 0.45)),
+        ("Loading safetensors checkpoint shards:  45% Completed | 9/20", Step("loading the weights", 0.45, LOAD_S)),
         (
             "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  50%|#####     | 1/2 [00:01",
-            Step("capturing CUDA graphs", 0.5),
+            Step("capturing CUDA graphs", 0.5, LOAD_S),
         ),
         ("0.00.004.064 I srv    load_model: loading model '/m.gguf'", Step("loading the model", 0.25)),
         ("INFO: Application startup complete.", Step("listening")),

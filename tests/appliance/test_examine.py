@@ -46,7 +46,7 @@ def examiner(tmp_path: Path, toml: str, setup: Setup | None = None) -> Examiner:
     furnish(fake.root)
     config, paths = configured(tmp_path, toml)
     paths.state_dir.mkdir(exist_ok=True)
-    adapter = adapter_of(config, paths.state_dir)
+    adapter = adapter_of(config, paths)
     return Examiner(config, paths, adapter, fake.environ(), fake.root, saves_plans=True)
 
 
@@ -322,7 +322,7 @@ def test_an_engine_that_somebody_else_runs_may_hold_the_cards(tmp_path: Path) ->
     file.write_text('[engine]\nkind = "external"\nurl = "http://127.0.0.1:9"\n[preflight]\ngpus = 2\n')
     config, paths = load(file, {})
     paths.state_dir.mkdir()
-    looked = Examiner(config, paths, adapter_of(config, paths.state_dir), fake.environ(), fake.root)
+    looked = Examiner(config, paths, adapter_of(config, paths), fake.environ(), fake.root)
     assert failed(looked.examine().findings) == []
 
 
@@ -359,7 +359,7 @@ def tiered(tmp_path: Path, gib: float, more: str = "") -> Examiner:
     file = tmp_path / "appliance.toml"
     file.write_text(file.read_text().replace("[engine]\n", f"[engine]\nhost_kv_gib = {gib:.1f}\n"))
     config, paths = load(file, {})
-    return replace(looked, config=config, adapter=adapter_of(config, paths.state_dir))
+    return replace(looked, config=config, adapter=adapter_of(config, paths))
 
 
 def test_the_kv_tier_in_host_ram_is_held_against_the_plan(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from appliance.engine.adapter import HostTier
 from appliance.engine.command import CommandEngine
 from appliance.engine.failures import from_log
 from appliance.engine.settings import CommandSettings
-from appliance.engine.supervisor import EngineSupervisor, Examined
+from appliance.engine.examined import Examined
+from appliance.engine.supervisor import EngineSupervisor
 from appliance.units import GIB
 from gateway import logs
 from gateway.state import BoxState, Cause, EngineState, Phase, Severity

@@ -206,6 +206,16 @@ def cause(title: str = TITLE) -> Cause:
             Load(),
             "not serving: engine starting: loading weights 43%",
         ),
+        (
+            BoxState(engine=engine(Phase.STARTING, step="loading weights", progress=0.43, left_s=250.0)),
+            Load(),
+            "not serving: engine starting: loading weights 43%, ~4 min left",
+        ),
+        (
+            BoxState(engine=engine(Phase.WARMING, step="warming up", left_s=3.0)),
+            Load(),
+            "not serving: engine warming: warming up, ~10 s left",
+        ),
         (BoxState(engine=engine(Phase.PREPARING, step="preparing")), Load(), "not serving: engine preparing"),
         (BoxState(engine=engine(Phase.OFF)), Load(), "not serving: engine off"),
         (BoxState(engine=engine(Phase.REFUSED, cause=cause())), Load(), f"engine refused: {TITLE[:-1]}; see: moe-"),

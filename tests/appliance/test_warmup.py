@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -11,8 +12,9 @@ import httpx
 import pytest
 
 from appliance.engine.probe_forms import CHAT, DIALECTS
+from appliance.engine.promise import NOTHING, Promise
 from appliance.engine.warmup import WarmUp, WarmUpFailed, warm_up
-from gateway.state import EngineAbilities
+from gateway.state import EngineAbilities, Verdict
 
 pytestmark = pytest.mark.anyio
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -29,7 +31,10 @@ def delta(**values: Any) -> dict[str, Any]:
 
 def usage(tokens: int, cached: int | None) -> dict[str, Any]:
     details = None if cached is None else {"cached_tokens": cached}
-    return {"choices": [], "usage": {"completion_tokens": tokens, "prompt_tokens_details": details}}
+    return {
+        "choices": [],
+        "usage": {"prompt_tokens": 200, "completion_tokens": tokens, "prompt_tokens_details": details},
+    }
 
 
 class Engine:
@@ -55,7 +60,7 @@ class Engine:
                 delta(content="The"),
                 delta(content=" capital is"),
                 delta(content=" Paris"),
-                usage(16, next(self.cached)),
+                usage(16, next(self.cached, None)),
             ),
         )
 
@@ -65,7 +70,9 @@ async def warmed(
     *,
     key: str | None = "k",
     model: str | None = None,
-    probe_limit_s: float = 60.0,
+    left_s: float = 60.0,
+    promise: Promise = NOTHING,
+    host_bytes: int | None = None,
     steps: list[tuple[str, float | None]] | None = None,
 ) -> WarmUp:
     ticks: Iterator[int] = count()
@@ -76,7 +83,9 @@ async def warmed(
         lambda step, fraction: None if steps is None else steps.append((step, fraction)),
         transport=httpx.MockTransport(engine),
         clock=lambda: next(ticks) * 0.5,
-        probe_limit_s=lambda: probe_limit_s,
+        left_s=lambda: left_s,
+        promise=promise,
+        host_bytes=lambda: host_bytes,
     )
 
 
@@ -84,17 +93,18 @@ async def test_two_identical_completions_measure_pace_and_cache() -> None:
     engine = Engine()
     result = await warmed(engine)
     # 15 tokens after the first chunk with output, in two ticks of half a second
-    assert result == WarmUp(
+    assert replace(result, results=(), notes=()) == WarmUp(
         models=("m1", "m2"),
         context_tokens=4096,
         tok_per_s=15.0,
         cached_tokens_ok=True,
         abilities=EngineAbilities(dialects=(CHAT,), images=False),
     )
-    first, second = (json.loads(request.content) for request in engine.requests[1:3])
+    first, second = [json.loads(request.content) for request in engine.requests if request.method == "POST"][:2]
     assert first == second
     assert first["model"] == "m1"
     assert first["max_tokens"] == 16
+    assert len(first["messages"][0]["content"]) > 2 * 128 * 5, "more than two of the largest cache blocks"
     assert all(request.headers["authorization"] == "Bearer k" for request in engine.requests)
 
 
@@ -111,9 +121,7 @@ async def test_the_probes_come_after_the_two_completions_and_progress_only_grows
     steps: list[tuple[str, float | None]] = []
     await warmed(engine, model="m2", steps=steps)
     posted = [json.loads(request.content) for request in engine.requests if request.method == "POST"]
-    streamed = [body.get("stream", False) for body in posted]
-    assert streamed[:2] == [True, True]
-    assert not any(streamed[2:])
+    assert [body.get("stream", False) for body in posted][:3] == [True, True, False]
     assert {body["model"] for body in posted} == {"m2"}
     assert [step for step, _ in steps] == [
         "listing the models",
@@ -123,16 +131,19 @@ async def test_the_probes_come_after_the_two_completions_and_progress_only_grows
         "asking for its token counts",
         "asking whether it continues an answer",
         "asking whether it reads images",
+        "measuring its pace",
+        "having it call a tool",
+        "having it answer in JSON",
     ]
     parts = [part for _, part in steps if part is not None]
     assert parts == sorted(set(parts))
 
 
 async def test_an_engine_without_time_for_probes_is_warm_all_the_same() -> None:
-    result = await warmed(Engine(), probe_limit_s=-1.0)
+    result = await warmed(Engine(), left_s=-1.0)
     assert result.tok_per_s == 15.0
     assert result.abilities == EngineAbilities(dialects=DIALECTS)
-    assert result.notes == ("not all probes ended within 0 s",)
+    assert result.notes == ("not all probes ended within 0 s", "not all was shown within 0 s")
 
 
 async def test_an_engine_that_falls_over_under_the_probes_is_warm_all_the_same() -> None:
@@ -219,3 +230,15 @@ async def test_transport_errors_have_causes(error: httpx.HTTPError, cause: str) 
     with pytest.raises(WarmUpFailed) as caught:
         await warmed(Engine(reply=reply))
     assert caught.value.cause.id == cause
+
+
+async def test_what_failed_is_noted_for_the_log_and_ends_a_start_that_must_not_be_degraded() -> None:
+    assert "tools: answered without a call: The capital is Paris" in (await warmed(Engine())).notes
+    with pytest.raises(WarmUpFailed, match="Tool calls: answered without a call") as caught:
+        await warmed(Engine(), promise=Promise(kind="vllm", allow_degraded=False))
+    assert caught.value.cause.id == "engine.degraded"
+
+
+async def test_host_ram_is_asked_for_where_a_plan_says_what_it_holds() -> None:
+    result = await warmed(Engine(), promise=Promise(host_bytes=10**10), host_bytes=10**10)
+    assert next(row for row in result.results if row.id == "host_bytes").verdict is Verdict.OK

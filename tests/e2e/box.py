@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import httpx
 
 from gateway.keys import ADMIN_PREFIX, SEAT_PREFIX, digest_of, new_key
+from gateway.state import UNIX
 from tests.e2e.client import Answer, Call, chat_body, request_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,8 @@ class UnixConnection(HTTPConnection):
 
 
 class Box:
-    """One box. `tables`: further TOML of appliance.toml; `knobs`: the fake engine's, read at each of its starts.
+    """One box. `tables`: further TOML of appliance.toml; an `[engine]` with a kind of its own takes the place of the
+    fake engine's. `knobs`: the fake engine's, read at each of its starts.
 
     `patches` ("module.NAME" -> value) changes constants of the daemon alone: times that a test cannot wait for, and
     where /proc and /sys are. `environ`: more for the environment of the box's processes.
@@ -151,7 +153,7 @@ class Box:
         }
         lines = [f'listen = "127.0.0.1:{self.port}"', f'runtime_dir = "{self.runtime}"']
         for name, table in {"engine": {}, **tables}.items():
-            values = {**engine, **table} if name == "engine" else table
+            values = {**engine, **table} if name == "engine" and "kind" not in table else table
             lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
         self.config.write_text("\n".join(lines) + "\n")
         self.seats_file.parent.mkdir(exist_ok=True)
@@ -314,8 +316,12 @@ class Box:
         """Ask the fake engine itself, with its key."""
         engine = self.state()["engine"]
         headers = {"authorization": "Bearer " + Path(engine["key_file"]).read_text().strip()}
-        with httpx.Client(timeout=10, trust_env=False, headers=headers) as client:
-            return client.request(method, engine["url"] + path, json=body).raise_for_status().json()
+        url = engine["url"]
+        uds = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        transport = None if uds is None else httpx.HTTPTransport(uds=uds)
+        with httpx.Client(timeout=10, trust_env=False, headers=headers, transport=transport) as client:
+            base = url if uds is None else "http://engine"
+            return client.request(method, base + path, json=body).raise_for_status().json()
 
     def stats(self) -> dict[str, Any]:
         """What the fake engine counted."""

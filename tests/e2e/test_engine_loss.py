@@ -155,7 +155,7 @@ def test_engine_that_exits_with_0_unasked_has_crashed_and_comes_back(box: Box) -
 
 def test_engine_that_hangs_is_killed_and_comes_back(make_box: MakeBox) -> None:
     # The true limit is 5 probes of 2 s; the daemon runs with shorter ones here.
-    patches = {"appliance.engine.run.HEALTH_S": 0.4}
+    patches = {"appliance.engine.health.HEALTH_S": 0.4}
     box = make_box(patches=patches, tables={"engine": {"grace_s": 0.3}}).start().wait_ready()
     engine_pid = box.engine_pid
     box.engine("POST", "/_fake/knobs", {"hang_health": True, "ignore_sigterm": True})

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fake_engine import refusal
+from tests.fake_engine import refusal, told
 from tests.fake_engine.cache import BYTES_PER_TOKEN
 from tests.fake_engine.knobs import Knobs
 from tests.fake_engine.refusal import Refusal, bad
-from tests.fake_engine.render import COMPLETIONS_PATH, RESPONSES_PATH, Rendered, render
+from tests.fake_engine.render import CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH, Rendered, render
 from tests.fake_engine.tools import ToolCall, due_call
 
 MAX_SEQUENCES = 128
@@ -25,7 +25,8 @@ _OTHER_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `max_tokens` is None when it has none; `call` is the tool call that answers it, if one does."""
+    """One request. `max_tokens` is None when it has none; `call` is the tool call that answers it, `text` the
+    text, if one of them does."""
 
     path: str
     stream: bool
@@ -34,6 +35,7 @@ class Ask:
     max_tokens: int | None
     sequences: int
     call: ToolCall | None = None
+    text: str = ""
 
     @property
     def prompt_tokens(self) -> int:
@@ -70,6 +72,8 @@ def parse(body: bytes, path: str, knobs: Knobs) -> Ask | Refusal:
         return bad("'n' and 'max_tokens' must be positive integers")
     if n * len(prompts) > MAX_SEQUENCES:
         return bad(f"'n' must be at most {MAX_SEQUENCES}")
+    if path == CHAT_PATH and (no_tools := told.refused(fields, knobs)) is not None:
+        return no_tools
     options = fields.get("stream_options")
     return Ask(
         path=path,
@@ -78,8 +82,16 @@ def parse(body: bytes, path: str, knobs: Knobs) -> Ask | Refusal:
         prompt=b"".join(prompts),
         max_tokens=limit,
         sequences=n * len(prompts) if path.endswith("/completions") else 1,
-        call=None if path == COMPLETIONS_PATH else due_call(fields, knobs.tool_rules),
+        call=_call(fields, path, knobs),
+        text=told.text(fields, knobs) if path == CHAT_PATH else "",
     )
+
+
+def _call(fields: Mapping[str, Any], path: str, knobs: Knobs) -> ToolCall | None:
+    if path == COMPLETIONS_PATH:
+        return None
+    due = due_call(fields, knobs.tool_rules)
+    return told.call(fields, knobs) if due is None and path == CHAT_PATH else due
 
 
 def _prompts(fields: Mapping[str, Any], path: str, knobs: Knobs) -> list[bytes] | Refusal:

@@ -23,6 +23,7 @@ COUNT_PATHS = (
 )
 STYLES = ("llama", "vllm")
 HOST_FAULTS = ("", "miss", "text", "crash", "load")
+TOOL_FAULTS = ("", "ignore", "refuse", "markup")
 HOST_TOKENS_PER_GIB = 100_000
 """What `--kv-offloading-size` makes of a GiB. About 10 KB a token."""
 LLAMA_LOG = (
@@ -58,6 +59,15 @@ class Knobs:
     """Each {"name": N, "arguments": {...}, "when_tool": T (default N), "any": true (whatever the tools)} as JSON:
     the first whose tool the request has answers with that one call, unless a tool result follows the last text
     of the user."""
+    tool_fault: str = ""
+    """What it makes of tools on chat: "" = a call when tool_choice is "required" or names one, "ignore" (words),
+    "refuse" (400, as vLLM without a parser), "markup" (the call comes as text)."""
+    json_mode: bool = True
+    """response_format is obeyed on chat; false = the reply is words."""
+    tells_cached: bool = True
+    """Usage of chat and completions says how many tokens were cached."""
+    thinks: bool = False
+    """Every word of a chat reply is reasoning."""
     cache_tokens: int = 624_000
     """Prefix cache capacity; 0 = no cache. Source: facts/admission-and-bench.md section 3, KV size A."""
     host_cache_tokens: int = 0
@@ -212,6 +222,8 @@ def merged(knobs: Knobs, patch: Mapping[str, Any]) -> Knobs:
         raise KnobError(f"style must be one of {STYLES}, not {result.style!r}")
     if result.host_fault not in HOST_FAULTS:
         raise KnobError(f"host_fault must be one of {HOST_FAULTS}, not {result.host_fault!r}")
+    if result.tool_fault not in TOOL_FAULTS:
+        raise KnobError(f"tool_fault must be one of {TOOL_FAULTS}, not {result.tool_fault!r}")
     for name, known in (("dialects", INFERENCE_PATHS), ("counts", COUNT_PATHS)):
         if unknown := set(getattr(result, name)) - set(known):
             raise KnobError(f"{name} can be {known}, not {sorted(unknown)}")

@@ -57,7 +57,8 @@ class Bench:
 
 def form_of(ask: Ask, script: Script, knobs: Knobs, name: str) -> wire.Form:
     """The wire form of a reply; `name` is its id without a prefix."""
-    head = wire.Head(name, knobs.model, int(time.time()), ask.path, knobs.style, script.call, script.reason)
+    words = (knobs.model, int(time.time()), ask.path, knobs.style)
+    head = wire.Head(name, *words, script.call, script.reason, knobs.thinks, knobs.tells_cached)
     if ask.path == MESSAGES_PATH:
         return MessagesForm(head)
     if ask.path == RESPONSES_PATH:

@@ -45,8 +45,9 @@ def write(ask: Ask, knobs: Knobs) -> Script:
         text = ask.call.arguments
         pieces = tuple(text[i : i + _ARGUMENT_PIECE] for i in range(0, len(text), _ARGUMENT_PIECE))
         return Script(min(len(pieces), limit), "tool_calls" if len(pieces) <= limit else "length", ask.call, pieces)
-    if knobs.reply_text:
-        pieces = tuple(re.findall(r"\s*\S+\s*\Z|\s*\S+", knobs.reply_text)) or (knobs.reply_text,)
+    text = ask.text or knobs.reply_text
+    if text:
+        pieces = tuple(re.findall(r"\s*\S+\s*\Z|\s*\S+", text)) or (text,)
         return Script(min(len(pieces), limit), "stop" if len(pieces) <= limit else "length", None, pieces)
     if ask.max_tokens is not None:
         return Script(limit, "length")

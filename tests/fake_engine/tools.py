@@ -51,7 +51,7 @@ def due_call(fields: Mapping[str, Any], rules: Sequence[str]) -> ToolCall | None
         return None
     names = tool_names(fields)
     choice = fields.get("tool_choice")
-    if not names or choice == "none" or choice == {"type": "none"} or _answered(fields):
+    if not names or choice == "none" or choice == {"type": "none"} or answered(fields):
         return None
     for rule in map(parse_rule, rules):
         if not rule.when_tool or rule.when_tool in names:
@@ -78,11 +78,12 @@ def dicts(value: object) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _answered(fields: Mapping[str, Any]) -> bool:
-    answered = False
+def answered(fields: Mapping[str, Any]) -> bool:
+    """Whether a tool result follows the last text of the user."""
+    last = False
     for is_result in _marks(fields):
-        answered = is_result
-    return answered
+        last = is_result
+    return last
 
 
 def _marks(fields: Mapping[str, Any]) -> Iterator[bool]:

@@ -42,6 +42,8 @@ class Head:
     call: ToolCall | None
     reason: str
     """finish_reason of the chat form: stop, length or tool_calls."""
+    thinks: bool = False
+    tells_cached: bool = True
 
 
 class Form(Protocol):

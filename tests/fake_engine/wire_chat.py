@@ -29,7 +29,8 @@ class ChatForm:
         body = {"id": self._id, "object": name, "created": head.created, "model": head.model, "choices": choices}
         if used is None:
             return body
-        return body | {"usage": usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens)}
+        told = usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens)
+        return body | {"usage": told if head.tells_cached else told | {"prompt_tokens_details": None}}
 
     def _chunk(self, sequence: int, piece: dict[str, Any], reason: str | None) -> bytes:
         return event(self._wrap(".chunk", [{"index": sequence} | piece | {"finish_reason": reason}], None))
@@ -57,7 +58,7 @@ class ChatForm:
         if not self._chat:
             return self._chunk(sequence, {"text": text}, None)
         if self._head.call is None:
-            return self._chunk(sequence, {"delta": {"content": text}}, None)
+            return self._chunk(sequence, {"delta": {"reasoning" if self._head.thinks else "content": text}}, None)
         calls = [{"index": 0, "function": {"arguments": text}}]
         return self._chunk(sequence, {"delta": {"tool_calls": calls}}, None)
 
@@ -83,6 +84,7 @@ class ChatForm:
                 message = {"role": "assistant", "content": None, "tool_calls": [self._call(text)]}
                 piece = {"message": message}
             elif self._chat:
-                piece = {"message": {"role": "assistant", "content": text}}
+                said = {"content": None, "reasoning": text} if self._head.thinks else {"content": text}
+                piece = {"message": {"role": "assistant", **said}}
             choices.append({"index": index} | piece | {"finish_reason": self._head.reason})
         return dump(self._wrap("", choices, used))

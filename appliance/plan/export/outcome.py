@@ -22,7 +22,8 @@ class Outcome:
 
     `argv`: arguments for its command line; `document`: a file for it; both empty when there is nothing to say or it is
     impossible. `needs`: what must be given before there is a text, "" when there is one. `differs`: by what name and
-    how much the result is not the plan. `notes`: what to know before it is used.
+    how much the result is not the plan. `notes`: what to know before it is used. `host_bytes`: what all cards together
+    move to host RAM with it, None = not computed.
     """
 
     verdict: Verdict
@@ -32,6 +33,7 @@ class Outcome:
     needs: str = ""
     differs: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    host_bytes: int | None = None
 
     @property
     def text(self) -> str:

@@ -37,11 +37,11 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
     differs = {} if not why else rounded.differs | differs
     exact = "the plan's experts are all those of the first layers" if rounded.layers else "no expert is moved"
     argv: tuple[str, ...] = ()
-    needs = ""
+    needs, moved = "", None
     if rounded.layers and catalogue is None:
         needs = "the budget is in bytes of a card, which only the checkpoint tells"
     elif rounded.layers and catalogue is not None:
-        argv = _argv(plan, rounded, catalogue)
+        argv, moved = _argv(plan, rounded, catalogue)
     return Outcome(
         verdict="approximate" if why else "exact",
         reason="; ".join(why) or exact,
@@ -49,6 +49,7 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
         needs=needs,
         differs=differs,
         notes=_notes(plan, rounded),
+        host_bytes=moved,
     )
 
 
@@ -67,14 +68,16 @@ def _missed(plan: Plan, catalogue: Catalogue | None) -> tuple[list[str], dict[st
     return said, differs
 
 
-def _argv(plan: Plan, rounded: Rounded, catalogue: Catalogue) -> tuple[str, ...]:
+def _argv(plan: Plan, rounded: Rounded, catalogue: Catalogue) -> tuple[tuple[str, ...], int]:
+    """The arguments, and the bytes that all cards together move."""
     tp = plan.topology.tp
     every = (parameter for layer in rounded.layers for parameter in catalogue.experts[layer])
     parameters = [parameter for parameter in every if parameter.name.rpartition("_")[2] not in MARKERS]
     sizes = [parameter.rank_row_bytes(tp) * parameter.rows for parameter in parameters]
     budget = sum(sizes) - min(sizes) // 2
     gib_text = f"{budget / GIB:.9f}".rstrip("0").rstrip(".")
-    return ("--offload-backend", "uva", "--cpu-offload-gb", gib_text, "--cpu-offload-params", "experts")
+    argv = ("--offload-backend", "uva", "--cpu-offload-gb", gib_text, "--cpu-offload-params", "experts")
+    return argv, tp * sum(sizes)
 
 
 def _notes(plan: Plan, rounded: Rounded) -> tuple[str, ...]:

