@@ -76,8 +76,9 @@ class Prompt:
         return tap.meter if tap is not None else None
 
     def price(self) -> Cost:
-        """What it asks of the engine, as the cache is believed to be now. As long as nothing was measured, a long
-        prompt is not taken for a short one: the curve is another box's."""
+        """What it asks of the engine, as the cache is believed to be now. As long as no reading was measured, a long
+        prompt is not taken for a short one: the curve is another box's. So long prompts go one by one, which gives the
+        first measurement."""
         estimate, curve = self.care.index.estimate(self.print_, self.seat), self.care.known.curve
         whole, cached = estimate.prompt_tokens, estimate.cached_tokens
         seconds = curve.predict_s(whole, cached)
@@ -182,7 +183,7 @@ class Care:
             self.index.capacity_tokens = state.context_tokens * state.profile.streams
         self.index.clear()
         self.known = self.learned.of(state.profile.name, state.models[0] if state.models else "")
-        self.known.paces.forget_rolling()
+        self.known.paces.forget_rolling(self.now())
         self._sent.engine_started(state.start_id)
         self.watch.engine_started()
         self._together, self._reads = Together(), Reads()
@@ -226,8 +227,9 @@ class Care:
         self._sent.learn(prompt.path, meter)
         if prompt.clean_s is not None and usage.cached_tokens is not None:
             curve.learn(usage.prompt_tokens, usage.cached_tokens, prompt.clean_s)
-        if beside is not None and meter.tok_per_s is not None:
-            self.known.paces.note(Written(beside[0], meter.tok_per_s, meter.tokens, beside[1]), now_s)
+        if beside is not None and meter.tok_per_s is not None and meter.first_token_s is not None:
+            written = Written(beside[0], meter.tok_per_s, meter.tokens, beside[1], meter.first_token_s)
+            self.known.paces.note(written, now_s)
         if prompt.turn is not None:
             self.watch.ended(prompt.turn, usage.prompt_tokens, usage.cached_tokens, curve.predict_s, now_s)
 
@@ -264,7 +266,10 @@ class Care:
         """Let the floor guard look at the pace; its change of the cap, if there is one."""
         if self.guard is None:
             self.guard = FloorGuard(terms)
-        return self.guard.handle(now_s, self.pace(now_s), terms)
+        change = self.guard.handle(now_s, self.pace(now_s), terms)
+        if change is not None:
+            self.known.paces.forget_rolling(now_s)
+        return change
 
     def pace(self, now_s: float) -> Pace:
         """The median pace of the last minutes, of replies without a cold neighbour, running ones too."""
@@ -278,7 +283,8 @@ class Care:
                 continue
             spent_s = sent.at_s - meter.first_token_s
             if spent_s > 0:
-                yield Written(beside[0], (sent.tokens - 1) / spent_s, sent.tokens, beside[1])
+                pace = (sent.tokens - 1) / spent_s
+                yield Written(beside[0], pace, sent.tokens, beside[1], meter.first_token_s)
 
     def _heard_s(self) -> float:
         """When any stream was last heard of."""

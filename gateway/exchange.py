@@ -165,12 +165,12 @@ class Exchange:
             client, canonical = client_of(headers), taken.canonical
             self.prompt.turn = self.core.care.watch.came(call.run.key, seat.name, client, canonical, now_s)
         engine = self._engine()
+        self.core.prewarm.arrival()
         self.prepared = _or_refuse(await fitted(self.core, engine, self.dialect, prepared, seat.name))
         return engine
 
     def _engine(self) -> Engine:
-        problem = self.core.why_not()
-        if problem is not None:
+        if (problem := self.core.why_not()) is not None:
             raise _RefusedError(problem)
         assert self.core.engine is not None
         return self.core.engine

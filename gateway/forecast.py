@@ -9,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.admission_books import Waiting
-from gateway.admission_lane import is_cold, quiet_s
+from gateway.admission_lane import is_cold, quiet_s, spacing_s
 from gateway.admission_types import Cost, Lane, Limits, TicketId, Wait, WaitKind
+
+_HOLD_MIN_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """How admission is at one moment. `free`: a ticket is. `paced`: the last one is withheld (rule 3). `seat`, `cost`:
     of the cold prompt that is read, else of the one that goes next. `next_free_s`: when a ticket comes back; `drain_s`:
-    when all running replies have ended."""
+    when all running replies have ended, with nobody else admitted."""
 
     held: bool
     free: bool
@@ -27,6 +29,23 @@ class State:
     cost: Cost
     next_free_s: float
     drain_s: float
+
+
+def first_s(holds_s: Sequence[float]) -> float:
+    """When the first of streams that are held so long on the mean is over, whatever their ages: one that has run for
+    a while goes on for about as long as one that begins. Source: the simulation, see docs/measurements.md."""
+    return 1 / sum(1 / max(hold_s, _HOLD_MIN_S) for hold_s in holds_s) if holds_s else 0.0
+
+
+def last_s(holds_s: Sequence[float]) -> float:
+    """When the last of them is."""
+    return sum(holds_s) / len(holds_s) * sum(1 / count for count in range(1, len(holds_s) + 1)) if holds_s else 0.0
+
+
+def _lane_free_s(state: State) -> float:
+    """When another cold prompt may be read: when this one is, and the spacing is over or nothing runs any more."""
+    lane = state.lane
+    return max(lane.reading_left_s, min(lane.spacing_left_s, lane.reading_left_s + state.drain_s))
 
 
 def ticket_waits(
@@ -52,20 +71,19 @@ def ticket_waits(
 
 
 def with_lane(
-    line: Sequence[Waiting], tickets: dict[TicketId, float], state: State, limits: Limits
+    line: Sequence[Waiting], tickets: dict[TicketId, float], state: State, limits: Limits, hold_s: float
 ) -> dict[TicketId, float]:
-    """The same with the cold lane: cold prompts go one by one, with their spacing; behind a closed gate everybody waits
-    for the one that goes next."""
-    lane, waits = state.lane, dict(tickets)
-    lane_free_s = max(lane.reading_left_s, lane.spacing_left_s)
-    drain_s = min(quiet_s(limits), state.drain_s)
+    """The same with the cold lane: cold prompts go one by one, with their spacing or, if that is sooner, when nothing
+    runs; behind a closed gate everybody waits for the one that goes next. `hold_s`: how long each is held."""
+    lane, waits, longest_s = state.lane, dict(tickets), quiet_s(limits)
+    at_s = min(_lane_free_s(state) + min(longest_s, state.drain_s), lane.reading_left_s + state.drain_s)
     for waiting in line:
-        if waiting.id == lane.next and lane.closed:
-            waits[waiting.id] = min(lane.quiet_left_s, state.drain_s)
-            lane_free_s = waits[waiting.id] + max(1.0, limits.spacing) * waiting.cost.prefill_s
-        elif is_cold(waiting.cost, limits):
-            waits[waiting.id] = max(waits[waiting.id], lane_free_s + drain_s)
-            lane_free_s = waits[waiting.id] + max(1.0, limits.spacing) * waiting.cost.prefill_s
+        if is_cold(waiting.cost, limits):
+            go_s = max(waits[waiting.id], at_s)
+            if waiting.id == lane.next and lane.closed:
+                go_s = min(lane.quiet_left_s, state.drain_s)
+            waits[waiting.id], read_s = go_s, waiting.cost.prefill_s
+            at_s = go_s + min(max(read_s, spacing_s(read_s, limits)) + min(longest_s, hold_s), read_s + hold_s)
         elif lane.closed:
             waits[waiting.id] = max(waits[waiting.id], min(lane.quiet_left_s, state.drain_s))
     return waits
@@ -80,9 +98,9 @@ def why(waiting: Waiting, state: State, *, cold: bool, seat_busy: bool) -> Wait:
         return Wait(WaitKind.SEAT_BUSY)
     tokens, own = state.cost.uncached_tokens, state.seat == waiting.seat
     if cold and lane.reading is not None:
-        return Wait(WaitKind.READING, max(lane.reading_left_s, lane.spacing_left_s), tokens, own)
+        return Wait(WaitKind.READING, _lane_free_s(state), tokens, own)
     if cold and lane.spacing_left_s > 0:
-        return Wait(WaitKind.SPACING, lane.spacing_left_s)
+        return Wait(WaitKind.SPACING, _lane_free_s(state))
     if lane.closed and waiting.id == lane.next:
         return Wait(WaitKind.QUIET, min(lane.quiet_left_s, state.drain_s))
     if lane.closed:

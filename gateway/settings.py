@@ -43,12 +43,12 @@ class AdmissionSettings(_Numbers):
     queue_deadline_s: Annotated[float, Field(gt=0, le=230)] = 180.0
     """Longest wait, seconds. At most 230, so that wait and prefill stay under agents' 240 s. Default 180."""
     queue_cold_per_seat: Annotated[int, Field(ge=0, le=1000)] = 1
-    """Cold requests, those with more uncached tokens than the engine's `cold_tokens`, that may wait of one seat; one
-    more is refused and comes back later. Calls that agents make beside their turns do not count, nor does
-    the demo engine have it. 0 disables. Default 1."""
+    """Cold requests, those with more uncached tokens than the engine's `cold_tokens` that are predicted to be read in
+    `short_s` or longer, that may wait of one seat; one more is refused and comes back later. Calls that agents
+    make beside their turns do not count, nor does the demo engine have it. 0 disables. Default 1."""
     short_s: Annotated[float, Field(ge=0, le=600)] = 4.0
-    """A prompt that is predicted to be read in less than this, seconds, is not cold, however long it is. 0 disables.
-    Default 4."""
+    """A prompt that is predicted to be read in less than this, seconds, is not cold, however long it is. As long as no
+    reading was measured on this box every prompt above the engine's `cold_tokens` is. 0 disables. Default 4."""
     spacing: Annotated[float, Field(ge=0, le=100)] = 8.0
     """After a cold prompt no other one is read for so many times its predicted seconds of reading, counted from its
     admission, unless nothing runs; half of queue_deadline_s at most. 0 disables. Default 8."""
@@ -66,7 +66,8 @@ class AdmissionSettings(_Numbers):
     0 disables. Default 1.5."""
     floor_guard_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     """Streams that run under the engine's `floor_tok_per_s` for so long, seconds, without a cold prompt beside them,
-    become one fewer; a change that does not help within as long again is taken back. 0 disables. Default 300."""
+    become one fewer; a change that does not make those that began since 10 % faster within as long again is taken back.
+    Fewer than 5 answers in it are no evidence. 0 disables. Default 300."""
     max_stream_s: Annotated[float, Field(ge=0)] = 1800.0
     """Longest stream, seconds; then it ends with an error. 0 disables. Default 1800."""
     seat_grace_s: Annotated[float, Field(ge=0)] = 30.0

@@ -45,7 +45,7 @@ class Standing:
     def predicted_waits(self) -> dict[TicketId, float]:
         """Seconds until each is predicted to run, in the order of service."""
         tickets = self._ticket_waits(0 if self.paced else self.free)
-        return forecast.with_lane(self.line, tickets, self._state(), self.limits)
+        return forecast.with_lane(self.line, tickets, self._state(), self.limits, self.hold_s())
 
     def waits(self) -> dict[TicketId, Wait]:
         """Why each of them waits, in the order of service."""
@@ -85,8 +85,11 @@ class Standing:
 
     def hold_s(self) -> float:
         """How long a ticket is held: the running mean; a stream that has run longer counts with its age."""
-        holds = [max(self.mean_hold_s, self.now_s - running.since_s) for running in self.books.running.values()]
+        holds = self._holds_s()
         return sum(holds) / len(holds) if holds else self.mean_hold_s
+
+    def _holds_s(self) -> list[float]:
+        return [max(self.mean_hold_s, self.now_s - running.since_s) for running in self.books.running.values()]
 
     def _ticket_waits(self, free: int) -> dict[TicketId, float]:
         books, streams = self.books, self.limits.streams
@@ -99,8 +102,7 @@ class Standing:
             about = self.books.running[lane.reading]
         elif lane.next is not None:
             about = self.books.waiting[lane.next]
-        ages_s = [self.now_s - running.since_s for running in self.books.running.values()]
-        left_s = [max(0.0, self.mean_hold_s - age_s) for age_s in ages_s]
+        holds_s = self._holds_s()
         return forecast.State(
             held=self.held,
             free=self.free > 0,
@@ -108,6 +110,6 @@ class Standing:
             lane=lane,
             seat=about.seat if about else "",
             cost=about.cost if about else Cost(),
-            next_free_s=min(left_s, default=0.0),
-            drain_s=max(left_s, default=0.0),
+            next_free_s=forecast.first_s(holds_s),
+            drain_s=forecast.last_s(holds_s),
         )

@@ -115,8 +115,9 @@ class EngineProfile(_Wire):
     """What the engine was measured or declared to be able to do.
 
     `floor_tok_per_s`: the pace promised to one stream. `cold_tokens`: a prompt with more uncached
-    tokens than this is cold. `streams`: how many sequences may run at once. `kv_tokens`: what its cache holds,
-    as declared. `demo` marks an engine that tests the plumbing, not the answers.
+    tokens than this is long, and cold unless it is read in a few seconds. `streams`: how many sequences may run at
+    once. `kv_tokens`: what its cache holds, as declared. `demo` marks an engine that tests the plumbing, not the
+    answers.
     """
 
     name: str

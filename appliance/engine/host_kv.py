@@ -15,6 +15,7 @@ from gateway.state import Cause, Finding, Severity
 ID = "engine.host_kv"
 AGAIN = "moe-appliance restart"
 OFF = "host_kv_gib = 0"
+SEE_ARGS = 'with kind = "command" see that host_kv_args are what your engine wants'
 SEE_LOG = "moe-appliance status (shows the engine's last log lines)"
 PINNED_PERCENT = 30
 """Beside pinned memory as much of it should stay free. Source: plan/fit_checks.py."""
@@ -32,7 +33,9 @@ def off(why: str, remedy: str) -> Cause:
 
 def blamed(cause: Cause) -> Cause:
     """Why the tier is not used after the engine ended with it."""
-    return cause if cause.id == ID else off(f"the engine ended with it: {cause.title}", cause.remedy)
+    if cause.id == ID:
+        return cause
+    return off(f"the engine ended with it: {cause.title}", f"{cause.remedy}; {SEE_ARGS}")
 
 
 def off_finding(tier: HostTier, cause: Cause) -> Finding:

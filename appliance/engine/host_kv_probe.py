@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from appliance.engine import probe_forms as forms
-from appliance.engine.host_kv import OFF, SEE_LOG, off
+from appliance.engine.host_kv import OFF, SEE_ARGS, SEE_LOG, off
 from gateway.state import Cause
 
 RESET = "/reset_prefix_cache?reset_external=false"
@@ -139,7 +139,7 @@ class _Probe:
         else:
             raise _Unproven(
                 f"only {came_back} of a prompt's {host.prompt_tokens} tokens came back from host RAM",
-                f"see that host_kv_args are what your engine wants; {SEE_LOG}",
+                f"{SEE_ARGS}; {SEE_LOG}",
             )
         if host.said not in (cold.said, warm.said):
             raise _Unproven("a prompt that came back from host RAM was answered otherwise than before", OFF)

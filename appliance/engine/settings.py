@@ -27,6 +27,15 @@ def _known(where: str, used: set[str], placeholders: tuple[str, ...]) -> None:
         raise ValueError(f"{where}unknown placeholder {{{unknown[0]}}}; there are {known}")
 
 
+def _braces_match(word: str) -> bool:
+    open_ = 0
+    for letter in word:
+        open_ += (letter == "{") - (letter == "}")
+        if open_ < 0:
+            return False
+    return open_ == 0
+
+
 class EmbeddedSettings(Table):
     """`[engine] kind = "embedded"`: the demo engine of the extra `demo`, on the CPU. Needs nothing set."""
 
@@ -80,6 +89,9 @@ class CommandSettings(Declared):
     def _host_kv(self) -> CommandSettings:
         used = {name for text in self.host_kv_args for name in _PLACEHOLDER.findall(text)}
         _known("host_kv_args: ", used, HOST_KV_PLACEHOLDERS)
+        for word in self.host_kv_args:
+            if not _braces_match(word):
+                raise ValueError(f"host_kv_args: braces do not match in {word!r}; a placeholder is {{host_kv_gib}}")
         if self.host_kv_gib and not self.host_kv_args:
             raise ValueError("host_kv_args is empty, so nothing would tell the engine of host_kv_gib")
         return self

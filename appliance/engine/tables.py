@@ -46,7 +46,8 @@ class Declared(Table):
     floor_tok_per_s: Annotated[float, Field(strict=True, gt=0)] = 40.0
     """The pace promised to each stream, output tokens a second. Default 40."""
     cold_tokens: Annotated[int, Field(strict=True, ge=1)] = 12_000
-    """A prompt with more uncached tokens than this is cold. Default 12000."""
+    """A prompt with more uncached tokens than this is cold, unless it is predicted to be read in less than
+    `[admission] short_s`. Default 12000."""
     streams: Annotated[int, Field(strict=True, ge=1, le=256)] = 4
     """Streams that the engine may run at once. Default 4."""
     kv_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None

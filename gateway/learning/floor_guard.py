@@ -6,8 +6,9 @@ Times are whole windows (`window_s`, five minutes); the pace is the median of st
 2. Another start of the engine, another validated cap, floor or window: all begins anew, from the validated cap.
 3. Fewer than REPLIES_MIN replies are no evidence. Whatever was under way is looked at again once there is some.
 4. A window without a pause under the floor lowers the cap by one. With a cap of one it is a finding.
-5. One window later that lowering is judged. A pace that grew by GAIN_MIN keeps it. Else it is put back and becomes a
-   finding, and the next lowering takes twice as long a time under the floor, up to PATIENCE_MAX windows.
+5. One window later that lowering is judged, by replies that began since (paces.py). A pace that grew by GAIN_MIN keeps
+   it. Else it is put back and becomes a finding, and the next lowering takes twice as long a time under the floor, up
+   to PATIENCE_MAX windows.
 6. A lowered cap is raised by one when, for RAISE_WINDOWS, the pace has been so high that with what the lowering gained
    taken off it would still be MARGIN above the floor. That is no more than what the stream less had for itself: a box
    that went quiet is faster too. A raise that is lowered again doubles the time of the next.

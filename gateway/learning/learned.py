@@ -23,6 +23,7 @@ from gateway.files import read_small, replace_file
 from gateway.learning.paces import Paces
 from gateway.learning.prefill_curve import PrefillCurve
 from gateway.logs import Log
+from gateway.state import Finding, Severity
 
 NAME = "learned.json"
 VERSION = 1
@@ -46,11 +47,13 @@ class Known:
 
 @dataclass(slots=True)
 class Learned:
-    """One per gateway; `load` it. `unread`: why what lay there was not used, "" when it was."""
+    """One per gateway; `load` it. `unread`: why what lay there was not used, "" when it was; `is_aside`: it was put
+    aside."""
 
     path: Path
     unread: str = ""
     unkept: str = ""
+    is_aside: bool = False
     _engines: dict[tuple[str, str], Known] = field(default_factory=dict)
     _written: bytes = b""
     _one: threading.Lock = field(default_factory=threading.Lock)
@@ -76,6 +79,22 @@ class Learned:
         """Where a file that cannot be used is kept; the latest one."""
         return self.path.with_name(NAME + ".bad")
 
+    def findings(self) -> tuple[Finding, ...]:
+        """What was learned before this gateway and could not be used."""
+        if not self.unread:
+            return ()
+        where = f"; it was put aside as {self.aside}" if self.is_aside else ""
+        return (
+            Finding(
+                id="learned.unread",
+                severity=Severity.INFO,
+                title="What was learned of the engine's speed is lost; it is learned anew",
+                observed=f"{self.path}: {self.unread}{where}",
+                required="a file as the gateway wrote it; until the engine is measured again every long prompt is cold",
+                remedy=f"rm {self.aside}" if self.is_aside else f"ls -l {self.path}",
+            ),
+        )
+
     def of(self, profile: str, model: str) -> Known:
         """What is known of an engine by the name of its profile and its model; to be learned on. Asked for when another
         engine is there, not with each request: the engines that were asked for last are kept."""
@@ -93,7 +112,8 @@ class Learned:
     async def run(self, log: Log) -> None:
         """Keep it for ever. `keep` once more at the end."""
         if self.unread:
-            log.warning("learned.unread", path=str(self.path), error=self.unread)
+            aside = str(self.aside) if self.is_aside else ""
+            log.warning("learned.unread", path=str(self.path), error=self.unread, aside=aside)
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
             before, why = self.unkept, await asyncio.to_thread(self._write, self._encoded())
@@ -131,6 +151,7 @@ class Learned:
         self.unread = why
         with contextlib.suppress(OSError):
             self.path.replace(self.aside)
+            self.is_aside = True
 
 
 def read(path: Path) -> dict[tuple[str, str], Known]:

@@ -6,6 +6,7 @@ Rules:
 - A reply has a cold neighbour when a prompt that is long by tokens (care.py) was read while it decoded. It tells
   nothing of the pace.
 - A pace of fewer than SETTLED_TOKENS tokens is an accident of its first pauses.
+- After a change of the cap the rolling pace is that of replies that began since: what was before is no evidence of it.
 - More streams are never faster: the table is the nearest one that rises.
 """
 
@@ -33,8 +34,8 @@ _MS_MAX = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The median pace of streams without a cold neighbour over ROLLING_S, and the replies that it rests on. None
-    without any."""
+    """The median pace of streams without a cold neighbour over ROLLING_S at most, and the replies that it rests on.
+    None without any."""
 
     tok_per_s: float | None
     replies: int
@@ -43,12 +44,13 @@ class Pace:
 @dataclass(frozen=True, slots=True)
 class Written:
     """One reply, finished or so far: the mean number of streams beside and with it (1 and more), `tok_per_s` after its
-    first token, `tokens` by the engine's usage where it is known."""
+    first token, `tokens` by the engine's usage where it is known. `began_s`: when its first token came."""
 
     streams: float
     tok_per_s: float
     tokens: float
     cold_neighbour: bool
+    began_s: float = math.inf
 
     @property
     def counts(self) -> bool:
@@ -107,12 +109,14 @@ class Paces:
     def __init__(self) -> None:
         self._by_streams: dict[int, deque[tuple[float, float]]] = {}
         self._rolling: deque[tuple[float, float]] = deque(maxlen=ROLLING_MAX)
+        self._from_s = -math.inf
 
     def note(self, reply: Written, now_s: float) -> None:
         """A reply is finished."""
         if not reply.counts or reply.cold_neighbour or not 1 <= reply.streams <= STREAMS_MAX:
             return
-        self._rolling.append((now_s, reply.tok_per_s))
+        if reply.began_s >= self._from_s:
+            self._rolling.append((now_s, reply.tok_per_s))
         self._expire(now_s)
         low = math.floor(reply.streams)
         for streams, weight in ((low, low + 1 - reply.streams), (low + 1, reply.streams - low)):
@@ -123,12 +127,15 @@ class Paces:
         """The median pace of the last five minutes. `running`: what still writes, so that a long slow reply counts."""
         self._expire(now_s)
         paces = [pace for _, pace in self._rolling]
-        paces += [reply.tok_per_s for reply in running if reply.counts and not reply.cold_neighbour]
+        there = (reply for reply in running if reply.began_s >= self._from_s)
+        paces += [reply.tok_per_s for reply in there if reply.counts and not reply.cold_neighbour]
         return Pace(median(paces), len(paces)) if paces else Pace(None, 0)
 
-    def forget_rolling(self) -> None:
-        """The engine started anew: what it was is no evidence of what it is."""
+    def forget_rolling(self, now_s: float) -> None:
+        """The engine started anew, or another number of streams may run at once: what it was is no evidence of what it
+        is."""
         self._rolling.clear()
+        self._from_s = now_s
 
     def table(self) -> tuple[float | None, ...]:
         """ms per token with 1, 2, ... streams, rising; None where it was not measured. Empty without any."""

@@ -57,6 +57,10 @@ class _Sample:
         return self.prompt_tokens - self.cached_tokens
 
     @property
+    def tells_reading(self) -> bool:
+        return self.uncached >= SMALL_TOKENS
+
+    @property
     def weight(self) -> float:
         return float(0.5 ** (self.age / HALF_LIFE))
 
@@ -108,8 +112,8 @@ class PrefillCurve:
 
     @property
     def measured(self) -> int:
-        """Measurements that are kept."""
-        return sum(1 for _ in self._samples())
+        """Measurements that are kept and tell the pace of reading (rule 5)."""
+        return sum(1 for sample in self._samples() if sample.tells_reading)
 
     @property
     def overhead_s(self) -> float:
@@ -154,7 +158,7 @@ class PrefillCurve:
 def _fitted(samples: list[_Sample]) -> _Fit:
     """Rules 2 and 3."""
     scaled = _scaled(samples)
-    reading = [sample for sample in samples if sample.uncached >= SMALL_TOKENS]
+    reading = [sample for sample in samples if sample.tells_reading]
     lengths = [_STUDY.seconds(sample.prompt_tokens, sample.cached_tokens) for sample in reading]
     if len(reading) < FIT_MIN or max(lengths) < FIT_RANGE * min(lengths):
         return scaled
@@ -173,7 +177,7 @@ def _scaled(samples: list[_Sample]) -> _Fit:
     """The study's curve, as high as the measurements say."""
     scale, overhead_s = 1.0, OVERHEAD_STUDY_S
     for _ in range(2):
-        ratios = [(_ratio(sample, overhead_s), sample.weight) for sample in samples if sample.uncached >= SMALL_TOKENS]
+        ratios = [(_ratio(sample, overhead_s), sample.weight) for sample in samples if sample.tells_reading]
         scale = weighted_median(ratios) or scale
         left = [
             (
@@ -181,7 +185,7 @@ def _scaled(samples: list[_Sample]) -> _Fit:
                 sample.weight,
             )
             for sample in samples
-            if sample.uncached < SMALL_TOKENS
+            if not sample.tells_reading
         ]
         told = weighted_median(left)
         overhead_s = overhead_s if told is None else told

@@ -50,10 +50,13 @@ def keeping(start_id: str, index: PrefixIndex, more: Any = None) -> Generator[No
     return blake2b(content, digest_size=_SUM_BYTES).digest() + content
 
 
-def read_kept(path: Path, start_id: str) -> Kept | str:
-    """What `path` holds of the engine of that start, or why that is not to be had. Raises nothing."""
+def read_kept(path: Path, start_id: str) -> Kept | str | None:
+    """What `path` holds of the engine of that start, or why that is not to be had; None = there is no such file. Raises
+    nothing."""
     try:
         raw = read_small(path, FILE_MAX_BYTES)
+    except FileNotFoundError:
+        return None
     except OSError as error:
         return error.strerror or str(error)
     except ValueError as error:

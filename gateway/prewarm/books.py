@@ -1,7 +1,4 @@
-"""What prewarm asks of whoever knows what the engine holds, and what it tells them. Pure: the clock is given.
-
-Bodies are what the engine gets, without the splices of brief.py.
-"""
+"""What prewarm asks of whoever knows what the engine holds, and what it tells them. Pure: the clock is given."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class Books(Protocol):
     def capacity_tokens(self) -> int | None:
         """Tokens that the engine's cache holds; None = not known."""
 
-    def is_cached(self, seat: str, body: bytes) -> bool:
+    def is_cached(self, seat: str, print_: Fingerprint) -> bool:
         """Whether the engine holds it, by estimate."""
 
-    def begins(self, seat: str, body: bytes) -> End:
+    def begins(self, seat: str, print_: Fingerprint) -> End:
         """The engine begins to read it; call what comes back once when that is over."""
 
 
@@ -44,17 +41,18 @@ class IndexBooks:
         """What the index has been told or has learned."""
         return self._index().capacity_tokens
 
-    def is_cached(self, seat: str, body: bytes) -> bool:
+    def is_cached(self, seat: str, print_: Fingerprint) -> bool:
         """By the blocks that the index holds."""
-        there = self._index().estimate(_print_of(body), seat)
+        there = self._index().estimate(print_, seat)
         return there.cached_tokens >= CACHED_SHARE * there.prompt_tokens
 
-    def begins(self, seat: str, body: bytes) -> End:
+    def begins(self, seat: str, print_: Fingerprint) -> End:
         """Its blocks are held from now on."""
         index = self._index()
-        reading = index.begin(_print_of(body), seat, self._now_s(), ahead=True)
+        reading = index.begin(print_, seat, self._now_s(), ahead=True)
         return lambda usage: index.end(reading, usage, read=usage is not None, now_s=self._now_s())
 
 
-def _print_of(body: bytes) -> Fingerprint:
+def print_of(body: bytes) -> Fingerprint:
+    """Of what the engine gets, without the splices of brief.py. Takes milliseconds: call it in a thread."""
     return fingerprint(parse(body))

@@ -7,7 +7,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import shlex
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from gateway.dialects import Dialect
@@ -68,11 +69,21 @@ def broken_files(prefixes: Iterable[PrefixSettings]) -> dict[str, str]:
     return broken
 
 
-def finding_of(broken: dict[str, str]) -> tuple[Finding, ...]:
-    """One finding for all that `broken_files` found."""
+def finding_of(broken: Mapping[str, str], prefixes: Iterable[PrefixSettings] = ()) -> tuple[Finding, ...]:
+    """One finding for all that cannot be read, name -> why: what `broken_files` found, or the engine said. `prefixes`:
+    those that may be what a seat shares; all others are files."""
     if not broken:
         return ()
     first = next(iter(broken))
+    seats = {prefix.name: prefix.seat for prefix in prefixes if prefix.seat is not None and prefix.name in broken}
+    required, remedy = [], []
+    if len(seats) < len(broken):
+        required.append("[[prefix]] file: a JSON file with a request body that the engine takes")
+        remedy.append("correct the file, then: moe-appliance reload")
+    if seats:
+        required.append("[[prefix]] seat: tools and system texts that the engine takes")
+        who = ", ".join(dict.fromkeys(seats.values()))
+        remedy.append(f"moe-appliance reload   tries it again, once {who} has sent something else")
     return (
         Finding(
             id="prefix.broken",
@@ -81,8 +92,8 @@ def finding_of(broken: dict[str, str]) -> tuple[Finding, ...]:
             if len(broken) == 1
             else f"{len(broken)} prefixes are not read into the engine",
             observed="; ".join(f"{name}: {why}" for name, why in broken.items()),
-            required="[[prefix]] file: a JSON file with a request body",
-            remedy="correct the file, then: moe-appliance reload",
+            required="; ".join(required),
+            remedy="\n".join(remedy),
         ),
     )
 
@@ -92,13 +103,17 @@ def unknown_seats(prefixes: Iterable[PrefixSettings], seats: Collection[str]) ->
     lost = {prefix.name: prefix.seat for prefix in prefixes if prefix.seat is not None and prefix.seat not in seats}
     if not lost:
         return ()
+    name, seat = next(iter(lost.items()))
     return (
         Finding(
             id="prefix.seat",
             severity=Severity.WARN,
-            title="A prefix is to be what a seat shares that there is not",
-            observed="; ".join(f"{name}: there is no seat {seat}" for name, seat in lost.items()),
-            required="[[prefix]] seat: the name of a seat",
-            remedy="moe-appliance seats list",
+            title=f"The prefix {name} names a seat that there is not"
+            if len(lost) == 1
+            else f"{len(lost)} prefixes name seats that there are not",
+            observed="; ".join(f"{other}: there is no seat {wanted}" for other, wanted in lost.items()),
+            required="[[prefix]] seat: the name of a seat, as in: moe-appliance seats list",
+            remedy="correct `seat` under [[prefix]] in appliance.toml, then restart the service at a quiet time\n"
+            f"or add the seat: moe-appliance seats add {shlex.quote(seat)}",
         ),
     )

@@ -9,6 +9,7 @@ Rules:
 - Each is read once for each start of the engine. A run whose turn the engine has served meanwhile needs it no more.
 - Heads are read up to `room_tokens`: more than the engine can hold would push the most wanted ones out again.
 - An engine that holds `sequences` prompts beside each other, not in one shared cache, gets no more than it has.
+- What does not fit is given up, and told once.
 - What somebody's arrival cut is tried again `CUTS_MAX` times, since an engine keeps most of what it had read; what
   failed, `TRIES_MAX` times in all.
 """
@@ -22,6 +23,8 @@ from enum import StrEnum
 
 CUTS_MAX = 20
 TRIES_MAX = 3
+NO_ROOM = "the engine holds no more beside what was read already"
+NO_SEQUENCE = "the engine has no sequence left for it"
 BYTES_PER_TOKEN = 4
 """Source: facts/clients.md section 2, about 4 bytes a token in agents' requests."""
 
@@ -54,8 +57,9 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class PrewarmState:
     """What was read since the engine's last start. `done` of `of` are read, were there already or are not needed any
-    more; `given_up`: they could not be read. `now`: what is read at this moment, "" = nothing. `tokens`: read anew,
-    in `seconds`; `cut`: how often somebody came meanwhile; `copies`: sequences that a prefix was copied into."""
+    more; `given_up`: they could not be read, or did not fit. `now`: what is read at this moment, "" = nothing.
+    `tokens`: read anew, in `seconds`; `cut`: how often somebody came meanwhile; `copies`: sequences that a prefix was
+    copied into."""
 
     of: int = 0
     done: int = 0
@@ -79,27 +83,36 @@ class Queue:
     _cuts: dict[str, int] = field(default_factory=dict)
     _tries: dict[str, int] = field(default_factory=dict)
     _read: dict[str, int] = field(default_factory=dict)
+    _left_out: set[str] = field(default_factory=set)
 
-    def begin(self, heads: Sequence[Item], prefixes: Sequence[Item]) -> None:
-        """The engine has started and holds nothing."""
-        if self.sequences:
-            heads = heads[: self.sequences]
-            prefixes = prefixes[: self.sequences - len(heads)]
-        self._waiting.extend([*heads, *prefixes])
-        self.state = replace(self.state, of=len(self._waiting))
+    def begin(self, heads: Sequence[Item], prefixes: Sequence[Item]) -> list[Item]:
+        """The engine has started and holds nothing. Those that no sequence is left for."""
+        return [item for item in (*heads, *prefixes) if not self._placed(item)]
 
-    def add(self, prefixes: Iterable[Item]) -> None:
-        """Named prefixes as they are now: those that are new or have changed are read as well."""
+    def add(self, prefixes: Iterable[Item]) -> list[Item]:
+        """Named prefixes as they are now: those that are new or have changed are read as well. Those that no sequence
+        is left for, each once."""
+        left_out = []
         for item in prefixes:
             if self._read.get(item.key) == hash(item.body) or item in self._waiting:
                 continue
             waiting = next((other for other in self._waiting if other.key == item.key), None)
             if waiting is not None:
                 self._waiting[self._waiting.index(waiting)] = item
-            elif not self.sequences or self.state.of < self.sequences:
-                self._waiting.append(item)
-                self.state = replace(self.state, of=self.state.of + 1)
+            elif item.key not in self._left_out and not self._placed(item):
+                left_out.append(item)
             self._tries.pop(item.key, None)
+        return left_out
+
+    def _placed(self, item: Item) -> bool:
+        """Put it in line, or give it up at once. False: no sequence is left for it."""
+        fits = not self.sequences or self.state.of - len(self._left_out) < self.sequences
+        self._waiting.append(item)
+        self.state = replace(self.state, of=self.state.of + 1)
+        if not fits:
+            self._left_out.add(item.key)
+            self._give_up(item, NO_SEQUENCE)
+        return fits
 
     def next(self) -> Item | None:
         """What to read now; it stays first until something is said of it. None = nothing is left."""
@@ -107,7 +120,7 @@ class Queue:
             item = self._waiting[0]
             if item.kind is Kind.PREFIX or self._fits(item):
                 return item
-            self.not_needed(item)
+            self._give_up(item, NO_ROOM)
         return None
 
     def _fits(self, item: Item) -> bool:
@@ -144,7 +157,7 @@ class Queue:
         self.state = replace(self.state, now="")
 
     def not_needed(self, item: Item) -> None:
-        """It is there already, or more than the engine can hold."""
+        """It is there already, or not there to be read any more."""
         self._gone(item, done=1)
 
     def served(self, run: str) -> None:

@@ -3,7 +3,8 @@
 Touches the engine beside admission, the files of `[[prefix]]`, and the loop's clock. Rules:
 - Nothing is read while a request of anybody is here, waits or runs, while admission is closed or held, or within
   `IDLE_S` of that: an agent's next turn often follows its last one at once.
-- `arrival()` ends what is being read before the loop does anything else; the engine is told by the closed connection.
+- A request that passed key, body and dialect is an `arrival()`: what is refused before that asks nothing of the engine.
+  It ends what is being read before the loop does anything else; the engine is told by the closed connection.
   Engines keep what they have read by then, and it goes on from there.
 - What an engine holds is not read again: by the books, and by what it says of cached tokens itself.
 - Log lines and state name prefixes and seats, never what is read.
@@ -21,13 +22,14 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway.meter import Usage
+from gateway.prefix.fingerprint import Fingerprint
 from gateway.prewarm.ask import ReadFailed, have_read
-from gateway.prewarm.books import Books, IndexBooks
+from gateway.prewarm.books import Books, IndexBooks, print_of
 from gateway.prewarm.files import finding_of
 from gateway.prewarm.heads import ACTIVE_S, Heads
 from gateway.prewarm.named import named_items
 from gateway.prewarm.placing import Placing
-from gateway.prewarm.queue import Item, Kind, PrewarmState, Queue
+from gateway.prewarm.queue import NO_SEQUENCE, Item, Kind, PrewarmState, Queue
 from gateway.prewarm.sequences import tidy
 from gateway.splice import replace_value
 from gateway.state import Finding
@@ -79,7 +81,7 @@ class Reader:
 
     def findings(self) -> tuple[Finding, ...]:
         """What keeps named prefixes from being read."""
-        return finding_of(self._broken | self._refused)
+        return finding_of(self._broken | self._refused, self._prefixes)
 
     def keep(self, run: str, seat: str, path: str, body: bytes) -> None:
         """The engine has taken a turn of `run`; `body` is what it got."""
@@ -96,7 +98,7 @@ class Reader:
             self.heads.forget(now_s)
 
     def arrival(self) -> None:
-        """Somebody is here: end what is being read, now."""
+        """Somebody is about to ask something of the engine: end what is being read, now."""
         self._arrivals.append(self._now())
         self._cut()
 
@@ -145,8 +147,11 @@ class Reader:
                 await self._prepare()
             elif (item := self._queue.next()) is None:
                 self._wanted.clear()
-            elif await self._idle() and item is self._queue.next():
-                await self._one(item)
+            else:
+                body = self._body(item)
+                print_ = await asyncio.to_thread(print_of, body) if body else Fingerprint()
+                if await self._idle() and item is self._queue.next():
+                    await self._one(item, print_)
 
     async def _idle(self) -> bool:
         """Wait until nobody was here for a while; False when there is something new to be prepared. Polled: of several
@@ -178,9 +183,11 @@ class Reader:
             self._queue = self._fresh_queue()
             active = self.heads.active(self._now())
             runs = [Item(Kind.RUN, head.run, head.seat, head.path, len(head.body)) for head in active]
-            self._queue.begin(runs, items)
+            left_out = self._queue.begin(runs, items)
         else:
-            self._queue.add(items)
+            left_out = self._queue.add(items)
+        for item in left_out:
+            self._core.log.warning("prewarm.failed", **_told(item), error=NO_SEQUENCE, again=False)
 
     def _fresh_queue(self) -> Queue:
         state, engine = self._core.engine_state, self._core.engine
@@ -198,11 +205,14 @@ class Reader:
 
     # One read
 
-    async def _one(self, item: Item) -> None:
-        core, queue = self._core, self._queue
+    def _body(self, item: Item) -> bytes:
+        """What the engine is to read; b"" = it is not kept any more."""
         head = self.heads.get(item.key) if item.kind is Kind.RUN else None
-        body = head.body if head is not None else item.body
-        if not body or core.engine is None or self._books.is_cached(item.seat, body):
+        return head.body if head is not None else item.body
+
+    async def _one(self, item: Item, print_: Fingerprint) -> None:
+        core, queue, body = self._core, self._queue, self._body(item)
+        if not body or core.engine is None or self._books.is_cached(item.seat, print_):
             queue.not_needed(item)
             return
         models = core.engine_state.models
@@ -217,7 +227,7 @@ class Reader:
                     queue.no_place()
                     self._patience_s = FULL_S
                     return
-                usage = await self._noted(item, body, core.engine, place)
+                usage = await self._noted(item, print_, body, core.engine, place)
         except TimeoutError:
             if self._was_cut:
                 self._tell_cut(queue, item, began_s)
@@ -230,9 +240,11 @@ class Reader:
         finally:
             self._reading = None
 
-    async def _noted(self, item: Item, body: bytes, engine: Engine, place: int | None) -> Usage | None:
+    async def _noted(
+        self, item: Item, print_: Fingerprint, body: bytes, engine: Engine, place: int | None
+    ) -> Usage | None:
         """Have it read, with the books kept."""
-        end = self._books.begins(item.seat, body)
+        end = self._books.begins(item.seat, print_)
         usage: Usage | None = None
         fresh = 0
         try:

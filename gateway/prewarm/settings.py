@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,11 +28,17 @@ class PrewarmSettings(_Table):
     kept: only prefixes with a `file` are read then. Default 67108864 (64 MiB)."""
 
 
+def _plain_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise ValueError("must be 1 to 64 of letters, digits, `.`, `_` and `-`, a letter or digit first")
+    return name
+
+
 class PrefixSettings(_Table):
     """`[[prefix]]`: a beginning that many requests share, read into the engine before they come. One of `file` and
     `seat` must be given."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Annotated[str, AfterValidator(_plain_name)]
     """How the page calls it: letters, digits, `.`, `_` and `-`, at most 64. Each name once."""
     file: Path | None = None
     """A JSON file with a request body; what it begins with is shared. Looked at again at a reload. Default none."""

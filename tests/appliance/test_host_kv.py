@@ -20,9 +20,9 @@ from appliance.board import Board
 from appliance.engine import host_kv, host_kv_kept
 from appliance.engine.adapter import HostTier
 from appliance.engine.command import CommandEngine
+from appliance.engine.examined import Examined
 from appliance.engine.failures import from_log
 from appliance.engine.settings import CommandSettings
-from appliance.engine.examined import Examined
 from appliance.engine.supervisor import EngineSupervisor
 from appliance.units import GIB
 from gateway import logs
@@ -76,6 +76,9 @@ def test_another_engine_is_told_in_its_own_words(tmp_path: Path) -> None:
         ({"host_kv_gib": 1.0, "host_kv_args": ()}, "host_kv_args is empty"),
         ({"host_kv_args": ("{host_kv_bytes}",)}, "host_kv_args: unknown placeholder {host_kv_bytes}; there are {host_"),
         ({"host_kv_args": ("{port}",)}, "host_kv_args: unknown placeholder {port}"),
+        ({"host_kv_args": ("--kv={host_kv_gib",)}, "host_kv_args: braces do not match in '--kv={host_kv_gib'"),
+        ({"host_kv_args": ("--kv", "host_kv_gib}")}, "host_kv_args: braces do not match in 'host_kv_gib}'"),
+        ({"host_kv_args": ("}{",)}, "host_kv_args: braces do not match"),
         ({"env": {"SIZE": "{host_kv_gib}"}}, "belongs in host_kv_args"),
     ],
 )
@@ -299,3 +302,10 @@ async def in_warm_up(board: Board) -> EngineState:
         while (box := board.state).engine.phase is not Phase.WARMING:
             await board.newer_than(box.revision, 5)
     return box.engine
+
+
+def test_an_engine_that_ended_with_the_tier_is_told_of_the_words_that_it_got() -> None:
+    told = host_kv.blamed(Cause(id="engine.exit", title="It ended.", remedy="look"))
+    assert (told.id, told.title) == ("engine.host_kv", "the engine ended with it: It ended.")
+    assert told.remedy == 'look; with kind = "command" see that host_kv_args are what your engine wants'
+    assert host_kv.blamed(WHY) is WHY

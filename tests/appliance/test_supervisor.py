@@ -15,12 +15,12 @@ import pytest
 from appliance.board import Board
 from appliance.box.facts import Facts
 from appliance.engine.embedded import EmbeddedEngine
+from appliance.engine.examined import Examined
 from appliance.engine.external import ExternalEngine
 from appliance.engine.logring import LogRing
 from appliance.engine.probe_forms import CHAT, FLAGGED, MESSAGES
 from appliance.engine.run import PROBES_END_S, EngineRun
 from appliance.engine.settings import EmbeddedSettings, ExternalSettings
-from appliance.engine.examined import Examined
 from appliance.engine.supervisor import EngineSupervisor, _causes
 from gateway import logs
 from gateway.state import BoxState, EngineAbilities, EngineState, Finding, Phase, Severity

@@ -271,7 +271,7 @@ def test_where_nobody_may_wait_only_the_cap_counts() -> None:
 
 
 def test_a_ticket_that_was_withheld_for_the_pace_counts_as_free_again_once_it_is_not() -> None:
-    desk = last_ticket()
+    desk = last_ticket(quiet_s=1.0)
     desk.leave(desk.waits("ana"))
     desk.waits("ben", COLD)
     told = desk.arrive("cleo", cost=WARM)

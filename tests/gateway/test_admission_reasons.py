@@ -52,15 +52,26 @@ def test_who_waits_for_a_ticket_is_told_when_the_first_is_likely_to_come_back() 
     desk.now_s = 4.0
     desk.runs("ben")
     for cost in (WARM, COLD):
-        assert desk.why(desk.waits("cleo", cost)) == Wait(WaitKind.STREAMS_BUSY, HOLD_PRIOR_S - 4.0)
+        assert desk.why(desk.waits("cleo", cost)) == Wait(WaitKind.STREAMS_BUSY, HOLD_PRIOR_S / 2)
+
+
+def test_streams_that_have_run_for_long_are_not_said_to_be_free_in_a_moment() -> None:
+    desk = Desk(streams=2)
+    desk.runs("ana", "ben")
+    cleo = desk.waits("cleo", WARM)
+    for now_s in (0.0, 2 * HOLD_PRIOR_S, 6 * HOLD_PRIOR_S):
+        desk.tick(now_s)
+        assert desk.why(cleo) == Wait(WaitKind.STREAMS_BUSY, max(HOLD_PRIOR_S, now_s) / 2)
+        assert desk.policy.standing(now_s).predicted_waits()[TicketId(cleo)] == max(HOLD_PRIOR_S, now_s) / 2
 
 
 def test_while_one_is_read_the_others_are_told_how_much_of_whom_and_for_how_long() -> None:
     desk = reading()
     desk.now_s = 1.0
     ben, ana = desk.waits("ben", OTHER), desk.waits("ana", OTHER)
-    assert desk.why(ben) == Wait(WaitKind.READING, 29.0, 60_000)
-    assert desk.why(ana) == Wait(WaitKind.READING, 29.0, 60_000, own=True)
+    idle_s = 9.0 + 1.5 * HOLD_PRIOR_S
+    assert desk.why(ben) == Wait(WaitKind.READING, idle_s, 60_000)
+    assert desk.why(ana) == Wait(WaitKind.READING, idle_s, 60_000, own=True)
     assert desk.lane() == Lane(TicketId(1), 9.0, TicketId(ben), 29.0)
 
 
@@ -77,8 +88,10 @@ def test_after_it_they_are_told_of_the_spacing() -> None:
     ben = desk.waits("ben", OTHER)
     desk.now_s = 10.0
     desk.first_token(1)
-    assert desk.why(ben) == Wait(WaitKind.SPACING, 20.0)
+    assert desk.why(ben) == Wait(WaitKind.SPACING, 1.5 * HOLD_PRIOR_S), "nothing runs then"
     assert desk.lane() == Lane(next=TicketId(ben), spacing_left_s=20.0)
+    desk.now_s = 25.0
+    assert desk.why(ben) == Wait(WaitKind.SPACING, 5.0)
 
 
 def test_with_the_gate_closed_each_is_told_its_part() -> None:
@@ -87,7 +100,7 @@ def test_with_the_gate_closed_each_is_told_its_part() -> None:
     ben, dan, cleo = desk.waits("ben", COLD), desk.waits("dan", OTHER), desk.waits("cleo")
     own = desk.waits("ben")
     desk.now_s = 3.0
-    drain_s = HOLD_PRIOR_S - 3.0
+    drain_s = HOLD_PRIOR_S
     assert desk.why(ben) == Wait(WaitKind.QUIET, drain_s)
     assert desk.why(cleo) == Wait(WaitKind.GATE, drain_s + 10.0, 60_000)
     assert desk.why(own) == Wait(WaitKind.GATE, drain_s + 10.0, 60_000, own=True)
@@ -105,7 +118,7 @@ def test_a_gate_is_closed_no_longer_than_the_quiet_time_whatever_runs() -> None:
     assert (waits[TicketId(ben)], waits[TicketId(cleo)]) == (5.0, 5.0)
     told = desk.arrive("dan", cost=OTHER)
     assert isinstance(told, Queued)
-    assert told.wait_s == 5.0 + 30.0 + 5.0
+    assert told.wait_s == 5.0 + 10.0 + HOLD_PRIOR_S, "by then nothing runs, and the spacing keeps nobody"
 
 
 def test_a_cold_prompt_behind_turns_waits_for_running_replies_though_the_gate_is_open() -> None:
@@ -199,13 +212,20 @@ def test_cold_prompts_are_predicted_one_behind_the_other() -> None:
     desk.runs("other")
     told = [desk.arrive("ben", cost=COLD), desk.arrive("cleo", cost=OTHER), desk.arrive("dan", cost=OTHER)]
     waits = [effect.wait_s for effect in told if isinstance(effect, Queued)]
-    assert waits == [HOLD_PRIOR_S, 2 * HOLD_PRIOR_S + 30.0, 3 * HOLD_PRIOR_S + 30.0 + 12.0]
+    assert waits == [HOLD_PRIOR_S, 2 * HOLD_PRIOR_S + 10.0, 3 * HOLD_PRIOR_S + 10.0 + 4.0]
+
+
+def test_a_spacing_that_ends_before_the_others_do_is_what_the_next_cold_prompt_waits_for() -> None:
+    desk = Desk(streams=4, spacing=1.5, quiet_s=3.0, queue_cold_per_seat=0)
+    desk.runs("other")
+    told = [desk.arrive("ben", cost=COLD), desk.arrive("cleo", cost=OTHER)]
+    assert [effect.wait_s for effect in told if isinstance(effect, Queued)] == [3.0, 3.0 + 15.0 + 3.0]
 
 
 def test_a_cold_prompt_is_predicted_behind_the_one_that_is_read() -> None:
     told = reading().arrive("ben", cost=OTHER)
     assert isinstance(told, Queued)
-    assert told.wait_s == 30.0 + HOLD_PRIOR_S
+    assert told.wait_s == 10.0 + 1.5 * HOLD_PRIOR_S
 
 
 def test_without_a_cold_lane_a_long_prompt_is_predicted_like_any() -> None:
@@ -240,7 +260,7 @@ def test_a_second_cold_request_of_a_seat_is_refused_and_told_when_the_lane_is_li
     desk.waits("ben", OTHER)
     refused = desk.arrive("ben", cost=OTHER)
     assert isinstance(refused, Rejected)
-    assert (refused.reason, refused.retry_after_s) == (Reason.SEAT_COLD_QUEUE_FULL, 59)
+    assert (refused.reason, refused.retry_after_s) == (Reason.SEAT_COLD_QUEUE_FULL, 45)
     assert isinstance(desk.arrive("cleo", cost=OTHER), Queued)
 
 

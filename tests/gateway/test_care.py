@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.admission_types import TicketId
+from gateway.admission_lane import is_cold
+from gateway.admission_types import Limits, TicketId
 from gateway.care import Care, Prompt
 from gateway.learning.learned import Learned
 from gateway.meter import Meter, Usage
@@ -71,14 +72,17 @@ class Desk:
         self.count += 1
         prompt.granted(TicketId(self.count))
 
-    def reply(self, prompt: Prompt, tap: FakeTap, *, cached: int | None = 0, tokens: int = 100) -> None:
-        """Read, written and over, as an engine would that reads at SPEED and writes 50 tokens a second."""
+    def reply(
+        self, prompt: Prompt, tap: FakeTap, *, cached: int | None = 0, tokens: int = 100, seconds: float | None = None
+    ) -> None:
+        """Read, written and over, as an engine would that reads at SPEED and writes 50 tokens a second, or all of them
+        in `seconds`."""
         whole = prompt.price().prompt_tokens if prompt.ticket is None else prompt.print_.bytes // 4
         self.granted(prompt)
         self.now_s += SPEED * (whole - (cached or 0))
         tap.meter.first_token_s = tap.meter.last_token_s = self.now_s
         prompt.first_token()
-        self.now_s += tokens / 50
+        self.now_s += tokens / 50 if seconds is None else seconds
         tap.meter.last_token_s, tap.meter.events = self.now_s, tokens
         tap.meter.usage = Usage(whole, tokens, cached)
         tap.whole = True
@@ -235,3 +239,14 @@ def test_a_long_prompt_of_an_engine_that_nobody_measured_is_not_taken_for_a_shor
     desk.reply(prompt, tap)
     other, _ = desk.prompt("bush " * 40_000)
     assert other.price().prefill_s == pytest.approx(SPEED * other.price().prompt_tokens, rel=0.1)
+
+
+def test_a_tiny_request_measures_no_reading_and_leaves_a_long_prompt_cold(desk: Desk) -> None:
+    desk.care.short_s = 4.0
+    tiny, tap = desk.prompt("hello")
+    desk.reply(tiny, tap)
+    assert desk.care.known.curve.overhead_s < 0.3, "it tells what a request costs before anything is read"
+    assert desk.care.known.curve.measured == 0
+    long, _ = desk.prompt("bush " * 15_000)
+    assert desk.care.known.curve.predict_s(long.price().prompt_tokens, 0) < 4.0, "by the study's curve it is short"
+    assert is_cold(long.price(), Limits(short_s=4.0))

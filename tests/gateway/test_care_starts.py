@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.learning.prompt import CanonicalPrompt
 from tests.gateway.test_care import LONG, Desk
 
 
@@ -37,3 +38,15 @@ def test_a_long_prompt_that_is_cached_is_no_cold_neighbour(desk: Desk) -> None:
     pace = desk.care.pace(desk.now_s)
     assert pace.replies == 2
     assert pace.tok_per_s == pytest.approx((49.5 + 50.0) / 2, abs=0.01), "the first token is no part of the time"
+
+
+def test_what_the_last_start_had_read_is_missed_by_nobody_in_the_next(desk: Desk) -> None:
+    watch = desk.care.watch
+    for count in range(1, 8):
+        if count > 1:
+            desk.start(f"start {count}")
+        prompt = CanonicalPrompt.of({"messages": [{"role": "user", "content": LONG} for _ in range(count)]})
+        turn = watch.came("run", "ana", "claude-cli", prompt, desk.now_s)
+        watch.ended(turn, 50_000 * count, 0, desk.care.known.curve.predict_s, desk.now_s)
+    [row] = watch.rows(desk.now_s)
+    assert (row.missed, row.expected_share) == (0, 0.0)

@@ -19,18 +19,24 @@ from gateway.dialects.openai import CHAT
 from gateway.keys import digest_of
 from gateway.limiter import Request
 from gateway.pages.site import cookie_secret
+from gateway.prefix.index import PrefixIndex
+from gateway.prefix.kept import NAME as KEPT_NAME
+from gateway.prefix.kept import keeping
 from gateway.problem import Problem
 from gateway.settings import AdmissionSettings, GatewaySettings
 from gateway.state import BoxState, EngineProfile, EngineState, Phase
 from gateway.upstream import EngineAddress
+from tests.gateway.prefix.chains import at_once
 
 KEY = "moe-" + "k" * 43
 GOOD = f'[seats.ana]\ndigest = "{digest_of(KEY)}"\n'
 
 
-def make(folder: Path) -> Core:
-    settings = GatewaySettings(seats_file=folder / "seats.toml", state_dir=folder, admission=AdmissionSettings())
-    return _core(settings, logs.configure("gateway", io.StringIO()), asyncio.get_running_loop())
+def make(folder: Path, log: io.StringIO | None = None, **more: Path) -> Core:
+    settings = GatewaySettings(
+        seats_file=folder / "seats.toml", state_dir=folder, admission=AdmissionSettings(), **more
+    )
+    return _core(settings, logs.configure("gateway", log or io.StringIO()), asyncio.get_running_loop())
 
 
 def ready(start_id: str, streams: int) -> tuple[BoxState, Engine]:
@@ -160,3 +166,23 @@ async def test_any_name_passes_while_nobody_knows_the_models(tmp_path: Path) -> 
     result = named(core, "claude-x")
     assert isinstance(result, Prepared)
     assert result.model == "claude-x"
+
+
+@pytest.mark.anyio
+async def test_why_a_snapshot_of_what_is_warm_was_not_taken_is_logged_unless_there_is_none(tmp_path: Path) -> None:
+    async def told(start_id: str) -> list[dict[str, str]]:
+        log = io.StringIO()
+        core = make(tmp_path, log, gateway_socket=tmp_path / "gateway.sock")
+        core.engine_changed(*ready(start_id, streams=1))
+        lines = [json.loads(line) for line in log.getvalue().splitlines()]
+        return [line for line in lines if line["event"].startswith("prefix.")]
+
+    assert await told("one") == []
+    path = tmp_path / KEPT_NAME
+    path.write_bytes(at_once(keeping("one", PrefixIndex()))[:40])
+    [line] = await told("one")
+    assert (line["event"], line["path"], line["error"]) == ("prefix.not_taken", str(path), "it is not whole")
+    path.write_bytes(at_once(keeping("one", PrefixIndex())))
+    assert [line["event"] for line in await told("one")] == ["prefix.taken"]
+    [line] = await told("two")
+    assert line["error"] == "it is of another start of the engine"

@@ -121,6 +121,12 @@ def test_an_engine_that_is_not_ready_always_says_when_to_come_back(
     assert problem.reason is Reason.ENGINE_NOT_READY
 
 
+@pytest.mark.parametrize(("left_s", "retry_s"), [(2.0, RETRY_MIN_S), (30.5, 31), (600.0, RETRY_MAX_S)])
+def test_a_load_that_says_how_long_it_takes_is_waited_for(left_s: float, retry_s: int) -> None:
+    engine = EngineState(phase=Phase.STARTING, step="loading", progress=0.9, since_s=NOW - 10, left_s=left_s)
+    assert problems.engine_not_ready(engine, NOW).retry_after_s == retry_s
+
+
 def test_a_backoff_is_waited_for() -> None:
     engine = EngineState(phase=Phase.BACKOFF, retry_at_s=NOW + 20)
     assert problems.engine_not_ready(engine, NOW).retry_after_s == 25

@@ -53,7 +53,10 @@ def test_who_is_next_beside_an_open_gate_is_told_with_why_it_waits() -> None:
     later = waiting(1, "ana", why="spacing", why_s=22.0, uncached_tokens=128_300)
     cold = shown(lane=lane(closed=False, spacing_left_s=22.0), waiting=(later,)).cold
     assert cold is not None
-    assert cold.next_why == "it is long, and the last long prompt was not long ago, about 22 s"
+    assert (
+        cold.next_why
+        == "it is long, and the last long prompt was not long ago; the next long one may follow in about 22 s"
+    )
 
 
 def test_everybody_in_line_is_told_to_the_operator_with_names_and_to_themselves_without() -> None:

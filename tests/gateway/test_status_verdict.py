@@ -120,6 +120,13 @@ CASES: list[Case] = [
         gateway(0),
         "Starting: the engine is loading the model (62 %).",
     ),
+    (
+        9,
+        "warn",
+        box(Phase.STARTING, step="loading the weights", progress=0.62, left_s=250.0),
+        gateway(0),
+        "Starting: the engine is loading the weights (62 %), ~4 min left.",
+    ),
     (9, "warn", box(Phase.PREPARING), gateway(0), "Starting: the engine is being prepared."),
     (9, "warn", box(Phase.STARTING), gateway(0), "Starting: the engine is starting up."),
     (9, "warn", box(Phase.WARMING), gateway(0), "Starting: the engine is being tried out."),
@@ -206,14 +213,15 @@ CASES: list[Case] = [
             lane=lane(closed=False, reading_seat="cy", reading_tokens=80_000, reading_left_s=9.0, spacing_left_s=31.0),
         ),
         "Serving: 3 of 4 streams busy, 1 waits; a ~80K prompt of cy is being read, "
-        "the next long one may follow in ~31 s.",
+        "the next long one may follow in ~31 s at the latest.",
     ),
     (
         17,
         "ok",
         box(),
         in_line(2, waiting(1, why="spacing", why_s=22.0), lane=lane(closed=False, spacing_left_s=22.0)),
-        "Serving: 2 of 4 streams busy, 1 waits; long prompts keep a distance, the next one may follow in ~22 s.",
+        "Serving: 2 of 4 streams busy, 1 waits; long prompts keep a distance, "
+        "the next one may follow in ~22 s at the latest.",
     ),
     (
         18,

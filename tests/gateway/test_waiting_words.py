@@ -17,8 +17,14 @@ LONG = 128_300
         (Wait(WaitKind.SEAT_BUSY), "your seat has as many streams as it may"),
         (Wait(WaitKind.STREAMS_BUSY, 5.6), "all streams are busy, the next is free in about 6 s"),
         (Wait(WaitKind.STREAMS_BUSY), "all streams are busy"),
-        (Wait(WaitKind.READING, 9.0, LONG), "it is long, and a ~128K prompt of another seat is being read, about 9 s"),
-        (Wait(WaitKind.SPACING, 22.2), "it is long, and the last long prompt was not long ago, about 22 s"),
+        (
+            Wait(WaitKind.READING, 49.0, LONG, own=True),
+            "it is long, and a ~128K prompt of your own seat is being read; the next long one may follow in about 49 s",
+        ),
+        (
+            Wait(WaitKind.SPACING, 22.2),
+            "it is long, and the last long prompt was not long ago; the next long one may follow in about 22 s",
+        ),
         (Wait(WaitKind.QUIET, 0.2), "it is long and comes next: running answers end first, about 1 s"),
         (Wait(WaitKind.GATE, 14.0, LONG), "a ~128K prompt of another seat is read first, about 14 s"),
         (Wait(WaitKind.GATE, 14.0, LONG, own=True), "a ~128K prompt of your own seat is read first, about 14 s"),

@@ -2,10 +2,12 @@
 
 1. A report is what one process says in a row of an error: a logged traceback, its copy as Python ends, what follows.
 2. A report that its process survived (it logged on as usual) is no end: a plugin that did not load, a request that
-   failed. Of reports while the engine served, those of the API server count only if they tell of the engine's end.
+   failed. Of reports while the engine served, those of the API server, and those without a name, count only if they
+   tell of the engine's end: a request that failed, a helper process of Python's that counts what it has to clean up.
 3. Most reports only repeat that another process is gone. They are the root where there is nothing else.
 4. The rest: the earliest second first; within a second Worker before EngineCore before API server, since a process
-   tells the one above it and their lines overtake each other.
+   tells the one above it and their lines overtake each other. What has no name comes last, since it is a copy of what
+   a process has logged, or the API server's end; but for what was printed below Python.
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ _ECHOES = re.compile(
     r"|engine core exited unexpectedly|died unexpectedly|WorkerProc initialization failed|RuntimeError: cancelled"
     r"|BrokenPipeError|ConnectionResetError|EOFError|ncclRemoteError|remote process exited"
     r"|Connection (?:reset|closed) by|failed to recv, got 0 bytes|RPC call to \w+ timed out|died with exit code"
-    r"|Failed core proc|KeyboardInterrupt|Worker failed with error|Executor failed"
+    r"|Failed core proc|KeyboardInterrupt|Worker failed with error|Executor failed|Error in [\w ]+generator"
 )
 _FATAL_IN_API = re.compile(r"EngineDeadError|output_handler failed|exited unexpectedly|died unexpectedly")
 _DEPTHS = (("APIServer", 2), ("EngineCore", 1))
+_NAMELESS = 3
+_LAST = re.compile(r"Engine core initialization failed")
+"""The API server's own end, whoever goes on to log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,10 @@ class Report:
 
     @property
     def telling(self) -> tuple[Line, ...]:
-        """The lines that can name a cause, oldest first."""
-        return tuple(line for line in self.lines if line.tells)
+        """The lines that can name a cause, oldest first. Where one does, without the echoes: a core that fails ends its
+        workers, and says then that they died."""
+        told = tuple(line for line in self.lines if line.tells)
+        return told if self.is_echo else tuple(line for line in told if not _ECHOES.search(line.text))
 
     @property
     def frames(self) -> str:
@@ -57,8 +64,9 @@ class Report:
     @property
     def is_echo(self) -> bool:
         """See 3."""
-        said = [line.text for line in self.telling if line.is_grave] or [line.text for line in self.telling]
-        return all(_ECHOES.search(text) for text in said)
+        told = [line for line in self.lines if line.tells]
+        said = [line for line in told if line.is_grave] or told
+        return all(_ECHOES.search(line.text) for line in said)
 
     @property
     def last_error(self) -> str:
@@ -91,7 +99,12 @@ def reports(lines: Sequence[Line], *, served: bool = False) -> tuple[Report, ...
 
 def _rank(report: Report) -> tuple[bool, bool, int, int, int]:
     first = report.lines[0]
-    return report.survived, report.is_echo, first.tick, _depth(report.process), first.index  # 3, 4
+    depth = _NAMELESS if _nameless(report) else _depth(report.process)
+    return report.survived, report.is_echo, first.tick, depth, first.index  # 3, 4
+
+
+def _nameless(report: Report) -> bool:
+    return not report.process and not any(line.native for line in report.lines)
 
 
 def _depth(process: str) -> int:
@@ -99,7 +112,8 @@ def _depth(process: str) -> int:
 
 
 def _while_serving(report: Report) -> Report:
-    fatal = _depth(report.process) < 2 or any(_FATAL_IN_API.search(line.text) for line in report.lines)
+    engines = _depth(report.process) < 2 and not _nameless(report)
+    fatal = engines or any(_FATAL_IN_API.search(line.text) for line in report.lines)
     return report if fatal else Report(report.lines, survived=True)
 
 
@@ -133,4 +147,4 @@ def _usual(lines: Iterable[Line]) -> int:
 
 
 def _survived(part: list[Line], usual: int) -> bool:
-    return part[-1].index < usual and not any(line.native for line in part)
+    return part[-1].index < usual and not any(line.native or _LAST.search(line.text) for line in part)

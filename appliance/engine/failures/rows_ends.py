@@ -57,6 +57,12 @@ ROWS = (
         refine=died,
     ),
     row(
+        r"WorkerProc initialization failed",
+        "engine.worker_died",
+        "A worker process of the engine was ended from outside or crashed while it loaded, and said nothing.",
+        _BY_KERNEL,
+    ),
+    row(
         r"RPC call to (?P<method>\w+) timed out",
         "engine.worker_silent",
         "A worker of the engine did not answer {method} in time.",

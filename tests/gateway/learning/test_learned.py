@@ -68,10 +68,14 @@ def test_garbage_is_set_aside_and_all_is_learned_anew(tmp_path: Path, garbage: b
     assert learned.unread
     assert learned.aside.read_bytes() == garbage
     assert learned.aside.name == "learned.json.bad"
+    [finding] = learned.findings()
+    assert finding.id == "learned.unread"
+    assert finding.observed.endswith(f"it was put aside as {learned.aside}")
+    assert finding.remedy == f"rm {learned.aside}"
     assert not (tmp_path / NAME).exists()
     teach(learned.of("demo", "m"))
     assert learned.keep() == ""
-    assert Learned.load(tmp_path).unread == ""
+    assert Learned.load(tmp_path).findings() == ()
 
 
 def test_a_file_that_is_too_long_or_a_folder_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +85,7 @@ def test_a_file_that_is_too_long_or_a_folder_is_no_trouble(tmp_path: Path, monke
     (tmp_path / NAME).mkdir()
     learned = Learned.load(tmp_path)
     assert learned.unread == "Is a directory"
+    assert "put aside" not in learned.findings()[0].observed
     teach(learned.of("demo", "m"))
     assert "cannot be written" in learned.keep()
 
@@ -133,3 +138,4 @@ async def test_it_is_kept_while_the_gateway_runs_and_an_error_is_told_once(
         with contextlib.suppress(asyncio.CancelledError):
             await task
     assert [line["event"] for line in logs] == ["learned.unread", "learned.unkept"]
+    assert logs[0]["aside"] == str(learned.aside)

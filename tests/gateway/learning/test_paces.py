@@ -66,7 +66,7 @@ def test_the_rolling_pace_is_of_five_minutes_and_of_what_still_runs() -> None:
     assert paces.rolling(ROLLING_S) == Pace(50.0, 1)
     slow, cold, young = written(2, 50.0), written(2, 500.0, cold=True), written(2, 500.0, tokens=10)
     assert paces.rolling(ROLLING_S, [slow, cold, young]) == Pace(35.0, 2)
-    paces.forget_rolling()
+    paces.forget_rolling(0.0)
     assert paces.rolling(ROLLING_S) == Pace(None, 0)
 
 

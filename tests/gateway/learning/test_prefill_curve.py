@@ -98,6 +98,7 @@ def test_what_a_warm_request_takes_is_overhead_and_no_reading() -> None:
     curve = PrefillCurve()
     for _ in range(20):
         curve.learn(88_000, 87_950, 0.4)
+    assert curve.measured == 0
     assert curve.overhead_s == pytest.approx(0.4, abs=0.02)
     assert curve.predict_s(88_000, 0) == pytest.approx(truth(88_000, 0))
     assert curve.predict_s(88_000, 87_950) < 0.02

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.prewarm import files
-from gateway.prewarm.files import PrefixFileError, body_of, broken_files, finding_of
+from gateway.prewarm.files import PrefixFileError, body_of, broken_files, finding_of, unknown_seats
 from gateway.prewarm.settings import PrefixSettings
 from gateway.state import Severity
 
@@ -70,6 +70,26 @@ def test_all_that_is_wrong_is_one_finding(tmp_path: Path) -> None:
     assert "gone.json cannot be read" in one.observed
     (both,) = finding_of({"a": "x", "b": "y"})
     assert (both.title, both.observed) == ("2 prefixes are not read into the engine", "a: x; b: y")
+
+
+def test_what_a_seat_shares_is_no_file_to_be_corrected(tmp_path: Path) -> None:
+    prefixes = (PrefixSettings(name="b", seat="ana"), PrefixSettings(name="docs", file=tmp_path / "d.json"))
+    (one,) = finding_of({"b": "the engine answered 400 (bad_request)"}, prefixes)
+    assert "file" not in one.required + one.remedy
+    assert one.remedy == "moe-appliance reload   tries it again, once ana has sent something else"
+    (both,) = finding_of({"b": "x", "docs": "y"}, prefixes)
+    assert both.remedy == f"correct the file, then: moe-appliance reload\n{one.remedy}"
+
+
+def test_a_seat_that_there_is_not_is_to_be_corrected_or_added() -> None:
+    prefixes = [PrefixSettings(name=name, seat=seat) for name, seat in (("b", "ana"), ("c", "no one"))]
+    assert unknown_seats(prefixes, {"ana", "no one"}) == ()
+    (one,) = unknown_seats(prefixes, {"ana"})
+    assert one.title == "The prefix c names a seat that there is not"
+    assert "correct `seat` under [[prefix]]" in one.remedy
+    assert one.remedy.endswith("moe-appliance seats add 'no one'")
+    (both,) = unknown_seats(prefixes, ())
+    assert both.title == "2 prefixes name seats that there are not"
 
 
 def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -95,6 +95,23 @@ async def test_a_request_that_comes_meanwhile_cuts_the_read_and_is_served() -> N
         await all_read(gateway, 1)
 
 
+async def test_requests_that_are_refused_before_the_engine_cut_no_read_and_take_no_sequence() -> None:
+    async with prewarming() as gateway:
+        await turn(gateway, "long " * 600)
+        await gateway.idle()
+        gateway.set_knobs(time_scale=1.0, prefill_tok_per_s=1500.0)
+        restart(gateway, "again")
+        await gateway.until(lambda: gateway.engine.stats.running == 1)
+        served = gateway.core.prewarm._served()
+        good = ask(PATHS[0], "hello", stream=True)
+        for body, seat, status in ((good, "stranger", 401), ({"model": "fake-model"}, "a", 400)):
+            answer = await exchange(gateway, post(body, path=PATHS[0], seat=seat))
+            assert answer.status == status
+        assert gateway.core.prewarm._served() == served
+        await all_read(gateway, 1)
+        assert gateway.core.prewarm.state.cut == 0
+
+
 async def test_a_seat_that_is_switched_off_loses_what_was_kept_of_it() -> None:
     async with prewarming() as gateway:
         await turn(gateway, "hers " * 50)

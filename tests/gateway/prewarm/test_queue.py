@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.prewarm.queue import CUTS_MAX, TRIES_MAX, Item, Kind, Queue
+from gateway.prewarm.queue import CUTS_MAX, NO_ROOM, NO_SEQUENCE, TRIES_MAX, Item, Kind, Queue
 
 PATH = "/v1/chat/completions"
 
@@ -38,7 +38,8 @@ def test_heads_are_read_up_to_what_the_engine_can_hold() -> None:
     queue = Queue(room_tokens=250)
     queue.begin([run("one", 400), run("two", 400), run("three", 400)], [prefix("docs")])
     assert all_of(queue) == ["one", "two", "docs"]
-    assert queue.state.done == 4
+    assert (queue.state.done, queue.state.given_up) == (3, 1)
+    assert queue.state.last_error == f"a conversation of a: {NO_ROOM}"
 
 
 def test_the_first_head_is_read_whatever_is_known_of_the_room() -> None:
@@ -49,10 +50,13 @@ def test_the_first_head_is_read_whatever_is_known_of_the_room() -> None:
 
 def test_an_engine_with_sequences_gets_no_more_than_it_has() -> None:
     queue = Queue(sequences=4)
-    queue.begin([run("1"), run("2"), run("3")], [prefix("docs"), prefix("more")])
+    left_out = queue.begin([run("1"), run("2"), run("3")], [prefix("docs"), prefix("more")])
+    assert [item.key for item in left_out] == ["more"]
     assert all_of(queue) == ["1", "2", "3", "docs"]
+    assert (queue.state.of, queue.state.done, queue.state.given_up) == (5, 4, 1)
+    assert queue.state.last_error == f"more: {NO_SEQUENCE}"
     full = Queue(sequences=2)
-    full.begin([run("1"), run("2"), run("3")], [prefix("docs")])
+    assert len(full.begin([run("1"), run("2"), run("3")], [prefix("docs")])) == 2
     assert all_of(full) == ["1", "2"]
 
 
@@ -127,8 +131,10 @@ def test_a_reload_replaces_what_still_waits() -> None:
 def test_an_engine_with_sequences_gets_no_more_by_a_reload() -> None:
     queue = Queue(sequences=1)
     queue.begin([], [prefix("docs")])
-    queue.add([prefix("docs"), prefix("more")])
+    told = [[item.key for item in queue.add([prefix("docs"), prefix("more")])] for _ in range(2)]
+    assert told == [["more"], []], "it is told once"
     assert all_of(queue) == ["docs"]
+    assert (queue.state.of, queue.state.done, queue.state.given_up) == (2, 1, 1)
 
 
 def test_the_named_prefixes_that_are_left_are_counted() -> None:

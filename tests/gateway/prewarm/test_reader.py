@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.prefix.fingerprint import Fingerprint
 from gateway.prewarm import reader as reader_module
-from gateway.prewarm.books import End
+from gateway.prewarm.books import End, print_of
+from gateway.prewarm.heads import ACTIVE_S
 from gateway.prewarm.settings import PrefixSettings, PrewarmSettings
+from gateway.state import EngineAbilities
 from tests.fake_engine.knobs import Knobs, merged
 from tests.fake_engine.server import FakeEngine
 from tests.fake_engine.serving import serving
@@ -87,6 +92,21 @@ async def test_after_a_restart_runs_are_read_again_the_latest_first_then_prefixe
         box.start("two")
         await box.read_all()
         assert systems(served.engine) == ["d", "late", "early", "d"]
+
+
+async def test_the_time_without_an_engine_takes_nothing_from_the_ten_minutes_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_s, loop = 0.0, asyncio.get_running_loop()
+    monkeypatch.setattr(reader_module.Reader, "_now", lambda _: loop.time() + passed_s)
+    async with serving(merged(Knobs(), FAST)) as served, standing(served.url) as box:
+        box.start("one")
+        box.reader.keep("run", "a", CHAT, body("run " * 300))
+        box.lose()
+        passed_s = 2 * ACTIVE_S
+        box.start("two")
+        await box.read_all()
+        assert systems(served.engine) == ["run"]
 
 
 async def test_a_run_that_was_served_meanwhile_is_not_read(tmp_path: Path) -> None:
@@ -232,6 +252,76 @@ async def test_a_prefix_that_the_engine_refuses_is_a_finding_and_not_tried_again
         assert box.core.log.named("prewarm.failed") == ["d"]
 
 
+async def test_what_a_seat_shares_and_the_engine_refuses_is_told_of_the_seat(tmp_path: Path) -> None:
+    knobs = merged(Knobs(), FAST | {"context_tokens": 50})
+    shared = PrefixSettings(name="team", seat="a")
+    async with serving(knobs) as served, standing(served.url, prefixes=[shared]) as box:
+        box.reader.keep("one", "a", CHAT, body("system " * 200))
+        box.start("one")
+        await box.until(box.reader.findings)
+        (finding,) = box.reader.findings()
+        assert "file" not in finding.remedy
+        assert "once a has sent something else" in finding.remedy
+
+
+@dataclass
+class Places:
+    """In place of placing.Placing: one place, and what was to be copied."""
+
+    copied: list[bool] = field(default_factory=list)
+
+    def __call__(self, *_: object) -> Places:
+        return self
+
+    async def place(self, key: str) -> int:
+        return 0
+
+    async def approach(self, key: str, path: str, body: bytes, sequence: int) -> int:
+        return 0
+
+    async def was_read(self, *, copied: bool, prefixes_left: int) -> int:
+        self.copied.append(copied)
+        return 0
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_prefix_that_the_engine_had_already_is_not_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    places, named = Places(), prefix(tmp_path, "d", "d " * 4000)
+    monkeypatch.setattr(reader_module, "Placing", places)
+    abilities = EngineAbilities(sequence_copies=4, sequence_folder=str(tmp_path))
+    async with (
+        serving(merged(Knobs(), FAST)) as served,
+        standing(served.url, prefixes=[named], abilities=abilities) as box,
+    ):
+        if there and named.file is not None:
+            async with httpx.AsyncClient() as client:
+                await client.post(served.url + CHAT, json=json.loads(named.file.read_bytes()) | {"stream": False})
+        box.start("one")
+        await box.read_all()
+    assert places.copied == [not there]
+
+
+async def test_a_prefix_that_no_sequence_is_left_for_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "Placing", Places())
+    abilities = EngineAbilities(sequence_copies=1, sequence_folder=str(tmp_path))
+    named = [prefix(tmp_path, "docs"), prefix(tmp_path, "more")]
+    async with (
+        serving(merged(Knobs(), FAST)) as served,
+        standing(served.url, prefixes=named, abilities=abilities) as box,
+    ):
+        box.start("one")
+        await box.read_all()
+        box.reader.reload()
+        await box.until(lambda: not box.reader._look_again)
+    assert systems(served.engine) == ["docs"]
+    assert box.core.log.named("prewarm.failed") == ["more"]
+    assert box.reader.findings() == ()
+
+
 async def test_an_engine_that_is_busy_is_asked_three_times(tmp_path: Path) -> None:
     knobs = merged(Knobs(), FAST | {"reject_status": 503})
     async with serving(knobs) as served, standing(served.url, prefixes=[prefix(tmp_path, "d")]) as box:
@@ -286,12 +376,41 @@ class Ledger:
     def capacity_tokens(self) -> int | None:
         return None
 
-    def is_cached(self, seat: str, body: bytes) -> bool:
-        return b"known" in body
+    def is_cached(self, seat: str, print_: Fingerprint) -> bool:
+        return print_ == print_of(body("known " * 200))
 
-    def begins(self, seat: str, body: bytes) -> End:
+    def begins(self, seat: str, print_: Fingerprint) -> End:
         self.told.append(("begins", None))
         return lambda usage: self.told.append(("ends", usage.prompt_tokens if usage is not None else None))
+
+
+async def test_a_prompt_is_named_once_and_not_on_the_loop_and_who_comes_meanwhile_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[int] = []
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+
+    def slowly(body: bytes) -> Fingerprint:
+        named.append(threading.get_ident())
+        if len(named) == 1:
+            asyncio.run_coroutine_threadsafe(somebody(), loop).result()
+        return print_of(body)
+
+    async def somebody() -> None:
+        box.comes()
+        came.set()
+
+    monkeypatch.setattr(reader_module, "print_of", slowly)
+    async with serving(merged(Knobs(), FAST)) as served, standing(served.url, prefixes=[prefix(tmp_path, "d")]) as box:
+        box.start("one")
+        await came.wait()
+        await asyncio.sleep(0.05)
+        assert served.engine.stats.requests == 0
+        box.goes()
+        await box.read_all()
+        assert systems(served.engine) == ["d"]
+    assert len(named) == 1
+    assert threading.get_ident() not in named
 
 
 async def test_what_the_books_hold_is_not_read_and_what_is_read_is_told_to_them(tmp_path: Path) -> None:

@@ -54,7 +54,10 @@ def test_they_may_come_from_the_environment() -> None:
             "/appliance.toml:1: prefix[0] needs one of file and seat, and has both",
         ),
         ('[[prefix]]\nfile = "f"\n', "/appliance.toml:1: prefix[0].name is missing"),
-        ('[[prefix]]\nname = "a b"\nfile = "f"\n', "/appliance.toml:2: prefix[0].name"),
+        (
+            '[[prefix]]\nname = "a b"\nfile = "f"\n',
+            "/appliance.toml:2: prefix[0].name must be 1 to 64 of letters, digits, `.`, `_` and `-`, a letter or digit",
+        ),
         ('[[prefix]]\nname = "a"\nfile = ""\n', "/appliance.toml:1: prefix[0] file is empty"),
         (
             '[[prefix]]\nname = "a"\nfile = "f"\npath = "/v1/embeddings"\n',

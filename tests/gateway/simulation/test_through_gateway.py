@@ -6,6 +6,7 @@ Cells that do not collapse only: where days collapse, small differences decide w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ import pytest
 from gateway.simulation.cells import APPLIANCE, KV_CASES, Scenario, agents_of, simulate_day
 from gateway.simulation.metrics import Figures, figures
 from tests import virtual_time
-from tests.gateway.simulation.through import Lived, live
+from tests.gateway.simulation.through import Lived, live, shorter_first
 
 WITHIN = 0.03
 """What a share of the gateway's may be from the simulation's. Source: the issue."""
@@ -87,3 +88,20 @@ def test_prompts_are_taken_for_what_they_are_where_nothing_is_evicted() -> None:
     ]
     assert len(off) > 50
     assert max(off) < 0.01
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_prompts_that_come_to_the_engine_at_once_the_shorter_is_read_first(first: int) -> None:
+    read: list[int] = []
+
+    async def prefill(_: bytes, tokens: int) -> int:
+        read.append(tokens)
+        return 0
+
+    async def main() -> None:
+        in_order, prompts = shorter_first(prefill), [(b"long", 2), (b"short", 1)]
+        await asyncio.gather(*(in_order(*prompt) for prompt in (prompts[first], prompts[1 - first])))
+        await in_order(b"later", 3)
+
+    virtual_time.run(main())
+    assert read == [1, 2, 3]

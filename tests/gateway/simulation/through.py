@@ -14,7 +14,7 @@ nothing learned before the day.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,6 +37,8 @@ from tests.fake_engine.stats import RequestRecord
 from tests.gateway.running import ENGINE_KEY, Running, key_of, running
 
 TOKENS_PER_CHUNK = 8
+TIE_S = 0.001
+"""Prompts that come to the engine within it came at once: their order is chance, which this makes the shorter first."""
 _HEADERS = "host: box\r\nconnection: close\r\ncontent-type: application/json\r\n"
 _OPENING_BYTES = len("<|assistant|>\n")
 
@@ -200,7 +202,7 @@ async def live(scenario: Scenario, agents: Sequence[Agent]) -> Lived:
         cache_tokens=scenario.kv.tokens,
         ms_per_token=pace.ms_per_token,
         prefill_decode_factor=pace.reading_share,
-        silent_s=READY_S,
+        silent_s=READY_S - TIE_S,
         tokens_per_chunk=TOKENS_PER_CHUNK,
         first_alone=True,
     )
@@ -216,6 +218,8 @@ async def live(scenario: Scenario, agents: Sequence[Agent]) -> Lived:
             kv_tokens=scenario.kv.tokens,  # as vLLM's metrics say it
         ) as gateway,
     ):
+        scheduler = served.engine.scheduler
+        scheduler.prefill = shorter_first(scheduler.prefill)  # type: ignore[method-assign]
         pod = _Pod(gateway, served, scenario)
         first = Talk("before the day")
         first.begin()
@@ -228,6 +232,26 @@ async def live(scenario: Scenario, agents: Sequence[Agent]) -> Lived:
         stats = served.engine.stats
         day = day_of(pod.ended, scenario.limits.floor_tok_per_s, scenario.hours, pod.refused)
         return Lived(day, list(stats.log), gateway.log, stats.peak_requests)
+
+
+def shorter_first(prefill: Callable[[bytes, int], Awaitable[int]]) -> Callable[[bytes, int], Awaitable[int]]:
+    """The same, with prompts that come at once read in a fixed order. Two long bodies go over two connections in pieces
+    as large as the kernel has room for just then, so that either may be whole first."""
+    came: dict[float, list[tuple[int, bytes]]] = {}
+
+    async def in_order(prompt: bytes, prompt_tokens: int) -> int:
+        at_s = asyncio.get_running_loop().time()
+        together = came.setdefault(at_s, [])
+        together.append((prompt_tokens, prompt))
+        try:
+            await asyncio.sleep(TIE_S / 2)
+            place = sorted(together).index((prompt_tokens, prompt)) + 1
+            await asyncio.sleep(TIE_S / 2 * place / len(together))
+        finally:
+            came.pop(at_s, None)
+        return await prefill(prompt, prompt_tokens)
+
+    return in_order
 
 
 async def _until(end_s: float, lives: Sequence[Any]) -> None:
