@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from appliance.engine.launching import free_port as free_port
 from gateway.keys import ADMIN_PREFIX, SEAT_PREFIX, digest_of, new_key
 from gateway.state import UNIX
 from tests.e2e.client import Answer, Call, chat_body, request_bytes
@@ -73,14 +74,6 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def kill9(pid: int) -> float:
@@ -317,11 +310,10 @@ class Box:
         engine = self.state()["engine"]
         headers = {"authorization": "Bearer " + Path(engine["key_file"]).read_text().strip()}
         url = engine["url"]
-        uds = url.removeprefix(UNIX) if url.startswith(UNIX) else None
-        transport = None if uds is None else httpx.HTTPTransport(uds=uds)
-        with httpx.Client(timeout=10, trust_env=False, headers=headers, transport=transport) as client:
-            base = url if uds is None else "http://engine"
-            return client.request(method, base + path, json=body).raise_for_status().json()
+        transport = httpx.HTTPTransport(uds=url.removeprefix(UNIX)) if url.startswith(UNIX) else None
+        base = url if transport is None else "http://engine"
+        with httpx.Client(base_url=base, timeout=10, trust_env=False, headers=headers, transport=transport) as client:
+            return client.request(method, path, json=body).raise_for_status().json()
 
     def stats(self) -> dict[str, Any]:
         """What the fake engine counted."""

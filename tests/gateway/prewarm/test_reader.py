@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from gateway.prefix.fingerprint import Fingerprint
 from gateway.prewarm import reader as reader_module
-from gateway.prewarm.books import End, print_of
 from gateway.prewarm.heads import ACTIVE_S
 from gateway.prewarm.settings import PrefixSettings, PrewarmSettings
 from gateway.state import EngineAbilities
 from tests.fake_engine.knobs import Knobs, merged
-from tests.fake_engine.server import FakeEngine
 from tests.fake_engine.serving import serving
+from tests.gateway.prewarm.bodies import FAST, body, prefix, seen, systems
 from tests.gateway.prewarm.standing import standing
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
-FAST = {"time_scale": 0.001, "echo_body": 50}
 
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "IDLE_S", 0.02)
     monkeypatch.setattr(reader_module, "LOOK_S", 0.005)
-
-
-def body(text: str, **more: object) -> bytes:
-    said = {"model": "m", "messages": [{"role": "system", "content": text}, {"role": "user", "content": "go"}]}
-    return json.dumps(said | {"stream": True, "max_tokens": 900} | more).encode()
-
-
-def prefix(tmp_path: Path, name: str, text: str = "") -> PrefixSettings:
-    file = tmp_path / f"{name}.json"
-    file.write_bytes(body(text or f"{name} " * 200))
-    return PrefixSettings(name=name, file=file)
-
-
-def seen(engine: FakeEngine) -> list[dict[str, Any]]:
-    """The bodies of all requests, in order."""
-    return [json.loads(base64.b64decode(echo["body_b64"])) for echo in engine.stats.echoes]
-
-
-def systems(engine: FakeEngine) -> list[str]:
-    """The first word of each system text."""
-    return [request["messages"][0]["content"].split()[0] for request in seen(engine)]
 
 
 async def test_after_a_boot_the_named_prefixes_are_read_in_order(tmp_path: Path) -> None:
@@ -365,61 +338,3 @@ async def test_no_text_is_logged(tmp_path: Path) -> None:
         await box.until(lambda: box.reader.state.of == 2)
         await box.read_all()
         assert "secret" not in repr((box.core.log.lines, box.reader.state))
-
-
-class Ledger:
-    """Books that know one text."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, int | None]] = []
-
-    def capacity_tokens(self) -> int | None:
-        return None
-
-    def is_cached(self, seat: str, print_: Fingerprint) -> bool:
-        return print_ == print_of(body("known " * 200))
-
-    def begins(self, seat: str, print_: Fingerprint) -> End:
-        self.told.append(("begins", None))
-        return lambda usage: self.told.append(("ends", usage.prompt_tokens if usage is not None else None))
-
-
-async def test_a_prompt_is_named_once_and_not_on_the_loop_and_who_comes_meanwhile_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named: list[int] = []
-    loop, came = asyncio.get_running_loop(), asyncio.Event()
-
-    def slowly(body: bytes) -> Fingerprint:
-        named.append(threading.get_ident())
-        if len(named) == 1:
-            asyncio.run_coroutine_threadsafe(somebody(), loop).result()
-        return print_of(body)
-
-    async def somebody() -> None:
-        box.comes()
-        came.set()
-
-    monkeypatch.setattr(reader_module, "print_of", slowly)
-    async with serving(merged(Knobs(), FAST)) as served, standing(served.url, prefixes=[prefix(tmp_path, "d")]) as box:
-        box.start("one")
-        await came.wait()
-        await asyncio.sleep(0.05)
-        assert served.engine.stats.requests == 0
-        box.goes()
-        await box.read_all()
-        assert systems(served.engine) == ["d"]
-    assert len(named) == 1
-    assert threading.get_ident() not in named
-
-
-async def test_what_the_books_hold_is_not_read_and_what_is_read_is_told_to_them(tmp_path: Path) -> None:
-    books = Ledger()
-    named = [prefix(tmp_path, "known"), prefix(tmp_path, "new")]
-    async with serving(merged(Knobs(), FAST)) as served, standing(served.url, prefixes=named, books=books) as box:
-        box.start("one")
-        await box.read_all()
-        assert systems(served.engine) == ["new"]
-        assert (box.reader.state.of, box.reader.state.done) == (2, 2)
-        assert [what for what, _ in books.told] == ["begins", "ends"]
-        assert books.told[1][1] == served.engine.stats.prompt_tokens
