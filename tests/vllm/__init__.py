@@ -1,0 +1,1 @@
+"""The daemon with the real vLLM on the CPU: scripts/test --vllm. Minutes, not seconds."""
