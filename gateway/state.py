@@ -117,7 +117,7 @@ class EngineProfile(_Wire):
     `floor_tok_per_s`: the pace promised to one stream. `cold_tokens`: a prompt with more uncached
     tokens than this is long, and cold unless it is read in a few seconds. `streams`: how many sequences may run at
     once. `kv_tokens`: what its cache holds, as declared. `demo` marks an engine that tests the plumbing, not the
-    answers.
+    answers. `helps`: ADDRESS:PORT of the box that this one computes for; it serves nobody itself. "" = it serves.
     """
 
     name: str
@@ -126,6 +126,7 @@ class EngineProfile(_Wire):
     streams: int
     kv_tokens: int | None = None
     demo: bool = False
+    helps: str = ""
 
 
 class EngineAbilities(_Wire):

@@ -8,7 +8,7 @@ key to a 0600 file and passes the path.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -58,7 +58,8 @@ class Launch:
     """One start of an engine.
 
     `argv`: empty when nothing is spawned. `env`: every addition to the daemon's own environment.
-    `url`: without a trailing slash, or `unix:` and the path of a socket. `key_file`: what the engine wants as bearer
+    `url`: without a trailing slash, or `unix:` and the path of a socket; "" = it has no server and computes for another
+    box: it is well once all of `required` was said, until `gone` ends, with the cause. `key_file`: what the engine wants as bearer
     token, None = no key; send it with the health probe as well. `health_path`: answers 200 once the engine serves.
     `start_timeout_s`: until then at most. `grace_s`: between SIGTERM and SIGKILL. `sequence_folder`: a folder of ours
     that the engine saves a sequence's cache into when it is told to; None = there is none. `required`: what its log
@@ -80,6 +81,7 @@ class Launch:
     hang_s: float = 180.0
     canary_s: float = 0.0
     promise: Promise | None = None
+    gone: Callable[[], Awaitable[Cause]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def launched(adapter: Adapter, key_file: Path) -> tuple[Launch, Launch]:
     """How to start, and the same with port 0, which is equal at every start. A port is looked for only for an engine of
     ours that listens on one. Raises OSError, MoeError."""
     plain = adapter.launch(0, key_file)
-    if plain.url.startswith(UNIX) or not adapter.supervised:
+    if not plain.url or plain.url.startswith(UNIX) or not adapter.supervised:
         return plain, plain
     return adapter.launch(free_port(), key_file), plain
 

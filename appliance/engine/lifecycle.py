@@ -13,7 +13,8 @@ The supervisor carries out the effects and reports what came of them as events. 
 
 Rules:
 - An end that nobody asked for is a crash, exit code 0 included. Backoff 1, 2, 4 ... 60 s.
-- The same cause three times in a row is FAILED: no start any more until somebody asks. A cause that the next start
+- The same cause three times in a row is FAILED: no start any more until somebody asks; but for LEFT, which is another
+  box's doing and is over when that one is back. A cause that the next start
   would meet again (`retry` False) is FAILED at once.
 - What the former engine held and nobody can free is NEEDS_REBOOT: no start until somebody asks.
 - A run that was READY for `STABLE_S` clears the counts, one that hung after `STABLE_HUNG_S`, and so does StartAsked or
@@ -76,6 +77,8 @@ STABLE_HUNG_S = 3600.0
 """The same for a run that hung: to see that takes minutes in which the engine is READY."""
 
 HUNG = "engine.hung"
+LEFT = "engine.nodes_left"
+"""A part of another box ends with it."""
 STOP_ASKED = Cause(id="engine.stop_asked", title="The operator stopped the engine.", remedy="start it again")
 RESTART_ASKED = Cause(id="engine.restart_asked", title="The operator restarts the engine.", remedy="wait")
 
@@ -127,7 +130,7 @@ def _crash(state: State, cause: Cause, now_s: float) -> Step:
     counted = replace(state, cause=cause, cause_id=cause.id, same_cause=same, crashes=state.crashes + 1)
     if state.host_kv and (state.phase is Phase.WARMING or cause.id == host_kv.ID or same >= SAME_CAUSE_LIMIT):
         counted = replace(counted, host_kv_off=host_kv.blamed(cause), same_cause=0)
-    elif same >= SAME_CAUSE_LIMIT or not cause.retry:
+    elif (same >= SAME_CAUSE_LIMIT and cause.id != LEFT) or not cause.retry:
         return _enter(counted, Phase.FAILED, now_s), (Publish(),)
     retry_at_s = now_s + backoff_s(counted.crashes)
     return _enter(counted, Phase.BACKOFF, now_s, retry_at_s=retry_at_s), (SetTimer(retry_at_s), Publish())

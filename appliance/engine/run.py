@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from pathlib import Path
 
@@ -37,27 +37,25 @@ from appliance.engine.lifecycle_events import (
     Exited,
     HealthLost,
     HealthOk,
-    HostKvUnproven,
     Progress,
     Spawned,
     StartFailed,
     StartTimeout,
     WarmUpDone,
-    WarmUpFailed,
 )
 from appliance.engine.logring import LogRing
+from appliance.engine.part import Part
 from appliance.engine.process import EngineProcess
 from appliance.engine.promise import usual
 from appliance.engine.stall import Usage
 from appliance.engine.start_watch import StartWatch
 from appliance.engine.tree import Tree, start_of, watch
 from appliance.engine.vram_wait import CardsWait
-from appliance.engine.warmup import WarmUp, warm_up
-from appliance.engine.warmup import WarmUpFailed as WarmUpError
+from appliance.engine.warming import Warming
 from appliance.errors import MoeError
 from appliance.files import FOLDER_MODE, write_private
 from gateway.logs import Log
-from gateway.state import Cause, EngineProfile
+from gateway.state import Cause, EngineAbilities, EngineProfile
 
 LAST_WORDS_S = 0.1
 """How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
@@ -69,8 +67,6 @@ LOOK_S = 2.0
 LOOK_SERVING_S = 10.0
 LINES_MAX = 1000
 """Lines of this start that its end is explained by: each process of an engine over several cards leaves a traceback."""
-PROBES_END_S = 2.0
-"""The probes of the warm-up end this long before the start limit."""
 STOPPED = Cause(id="engine.stopped", title="The engine was stopped.", remedy="moe-appliance restart")
 
 
@@ -96,8 +92,8 @@ class EngineRun:
     _key: bytes = field(default_factory=lambda: secrets.token_urlsafe(32).encode(), repr=False)
     _keyed: threading.Event = field(default_factory=threading.Event)
     _process: EngineProcess | None = None
-    _spawned: bool = False
-    _health: Health | None = None
+    _spawned: asyncio.Event = field(default_factory=asyncio.Event)
+    _health: Health | Part | None = None
     _watch: StartWatch | None = None
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_MAX))
     _pids: set[int] = field(default_factory=set)
@@ -157,7 +153,7 @@ class EngineRun:
     async def _followed(self, launch: Launch) -> Cause:
         """The run, with its health probes and its start limit beside it."""
         cause = STOPPED
-        self._health = health = self._new_health(launch)
+        self._health = health = self._new_health(launch) if launch.url else self._new_part(launch)
         try:
             async with asyncio.TaskGroup() as group:
                 side = [group.create_task(health.run())]
@@ -165,7 +161,7 @@ class EngineRun:
                     side.append(group.create_task(self._time_out(launch.start_timeout_s)))
                     cause = await self._run_process(launch)
                 else:
-                    cause = await self._attended(launch, health)
+                    cause = await self._attended(launch, health.healthy)
                 for task in side:
                     task.cancel()
         except* OSError as errors:
@@ -178,11 +174,18 @@ class EngineRun:
             key_of(launch),
             streams=self.around.streams,
             longest_prefill_s=self._longest_prefill_s,
-            started=lambda: self._spawned,
+            started=self._spawned.is_set,
             ok=self._healthy,
             lost=lambda cause: self.ask(HealthLost(cause, self.start_id)),
             unreachable=None if self.adapter.supervised else lambda for_s: unreachable(launch, for_s),
         )
+
+    def _new_part(self, launch: Launch) -> Part:
+        assert launch.gone is not None, "a start without a server is a part of another box"
+        return Part(launch.gone, self._spawned, ok=self._healthy, lost=self._left_alone)
+
+    def _left_alone(self, cause: Cause) -> None:
+        self.ask(HealthLost(cause, self.start_id) if self._served else StartFailed(cause, self.start_id))
 
     def _healthy(self) -> None:
         if self._watch is not None:
@@ -195,14 +198,14 @@ class EngineRun:
         profile = self.profile or self.adapter.profile
         return self.around.longest_prefill_s(profile.name, self._model, self._context_tokens)
 
-    async def _attended(self, launch: Launch, health: Health) -> Cause:
+    async def _attended(self, launch: Launch, healthy: asyncio.Event) -> Cause:
         """An engine that somebody else runs: nothing to start, and nothing to end. Returns when it does not answer
         in time; lasts until it is cancelled otherwise."""
-        self._spawned = True
+        self._spawned.set()
         self.ask(Spawned(None, self.start_id))
         try:
             async with asyncio.timeout(launch.start_timeout_s):
-                await health.healthy.wait()
+                await healthy.wait()
         except TimeoutError:
             return unreachable(launch, launch.start_timeout_s)
         await asyncio.Event().wait()
@@ -247,7 +250,7 @@ class EngineRun:
         looking = self._look_at(process)
         try:
             if process.pid is not None:
-                self._spawned = True
+                self._spawned.set()
                 self.ask(Spawned(process.pid, self.start_id, self.host_tier is not None))
             kernel = await self._note_end(process, launch)
             exit_ = await process.wait()
@@ -293,6 +296,8 @@ class EngineRun:
         step = None if self._watch is None else self._watch.line(line, time.monotonic())
         if step is not None:
             self.ask(Progress(step.name, step.progress))
+        if isinstance(self._health, Part) and self._missing is None:
+            self._health.joined.set()
 
     def _look_at(self, process: EngineProcess) -> asyncio.Task[None] | None:
         """What its processes do, every few seconds, until it is cancelled."""
@@ -319,36 +324,36 @@ class EngineRun:
     async def _time_out(self, after_s: float) -> None:
         self._start_ends_s = time.monotonic() + after_s
         await asyncio.sleep(after_s)
-        self.ask(StartTimeout(after_s, self.start_id))
+        missing = self._missing if isinstance(self._health, Part) else None
+        self.ask(StartTimeout(after_s, self.start_id) if missing is None else StartFailed(missing, self.start_id))
 
     async def warm_up(self) -> None:
-        """Ask the healthy engine for what it must show; then it serves."""
+        """Ask the healthy engine for what it must show; then it serves. A part of another box is asked for nothing."""
         launch, profile = self.launch, self.profile or self.adapter.profile
         assert launch is not None
-        promise = launch.promise or usual(self.adapter.kind, profile, launch.hang_s)
-        try:
-            warm = await warm_up(
-                launch.url,
-                key_of(launch),
-                self.adapter.served_model,
-                lambda step, part: self.ask(Progress(step, part)),
-                promise=replace(promise, prove=promise.prove or self.prove),
-                host_bytes=self._host_bytes.total,
-                left_s=self._probes_left_s,
-                host_kv=self.host_tier is not None,
-                sequence_folder=launch.sequence_folder,
-            )
-        except WarmUpError as error:
-            self.ask(WarmUpFailed(self._missing or error.cause, self.start_id))
+        if not launch.url:
+            self._served = True
+            self.ask(WarmUpDone((), self.adapter.context_tokens, None, EngineAbilities(), self.start_id))
             return
-        if self._missing is not None:
-            self.ask(WarmUpFailed(self._missing, self.start_id))
-            return
-        if isinstance(warm.host_kv, Cause):
-            self.log.warning("engine.host_kv", start_id=self.start_id, off=warm.host_kv.title)
-            self.ask(HostKvUnproven(warm.host_kv, self.start_id))
-            return
-        self._serve(warm)
+        warming = Warming(
+            self.adapter,
+            launch,
+            launch.promise or usual(self.adapter.kind, profile, launch.hang_s),
+            self.start_id,
+            self.ask,
+            self.log,
+            host_kv=self.host_tier is not None,
+            prove=self.prove,
+            host_bytes=self._host_bytes.total,
+            missing=lambda: self._missing,
+            ends_s=self._start_ends_s,
+        )
+        done = await warming.run()
+        if isinstance(done, WarmUpDone):
+            self._served, self._model, self._context_tokens = True, done.models[0], done.context_tokens
+            if isinstance(self._health, Health):
+                self._health.serves(Serving(self.adapter.served_model or self._model, done.abilities.dialects))
+        self.ask(done)
 
     @property
     def _missing(self) -> Cause | None:
@@ -356,31 +361,6 @@ class EngineRun:
         too."""
         missing = None if self._watch is None else self._watch.missing
         return None if missing is None else missing.cause
-
-    def _serve(self, warm: WarmUp) -> None:
-        if warm.host_kv is not None and not isinstance(warm.host_kv, Cause):
-            self.log.info("engine.host_kv", start_id=self.start_id, **asdict(warm.host_kv))
-        shown = warm.abilities
-        self.log.log(
-            WARNING if warm.notes else INFO,
-            "engine.abilities",
-            start_id=self.start_id,
-            dialects=shown.dialects,
-            counters=shown.counters,
-            continuation=shown.continuation,
-            images=shown.images,
-            notes=warm.notes,
-        )
-        self._served, self._model = True, warm.models[0]
-        self._context_tokens = self.adapter.context_tokens or warm.context_tokens
-        if self._health is not None:
-            self._health.serves(Serving(self.adapter.served_model or self._model, shown.dialects))
-        done = WarmUpDone(warm.models, self._context_tokens, warm.tok_per_s, shown, self.start_id, warm.results)
-        self.ask(done)
-
-    def _probes_left_s(self) -> float:
-        """So that an engine that serves is not ended by the start limit while it is asked for more."""
-        return self._start_ends_s - PROBES_END_S - time.monotonic()
 
     async def end(self) -> None:
         """End the engine's process, if it has one; `follow` then says Exited."""

@@ -351,7 +351,7 @@ class EngineSupervisor:
                 progress=state.progress,
                 since_s=wall_s + state.since_s,
                 pid=state.pid,
-                url=launch.url if running and launch else None,
+                url=launch.url or None if running and launch else None,
                 key_file=str(launch.key_file) if running and launch and launch.key_file else None,
                 models=state.models,
                 context_tokens=state.context_tokens,
