@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,18 @@ import pytest
 
 from appliance.engine.environments import manifest
 from appliance.engine.environments.manifest import Manifest
-from tests.e2e.box import Box, kill9, until
+from tests.box.boxes import furnish
+from tests.checkpoint.packs.fixtures import pack_folder
+from tests.e2e.box import ROOT, Box, kill9, until
 from tests.e2e.conftest import MakeBox
+from tests.fake_nvml import FakeNvml, scenarios
 from tests.fake_vllm import KNOBS, install, model_in
+
+__all__ = ["pack_folder"]
+
+STUDY = ROOT / "plans/deepseek-v4.1-flash-2x-rtx-pro-6000.json"
+LOST = ("--hf-overrides", '{"e": {experts_json}, "t": "{tensors}", "g": "{engram}"}')
+"""Where a made-up engine is told the rest of the plan."""
 
 OOM = (
     "(EngineCore pid=7) ERROR 11-30 09:55:30 [core.py:1330] torch.OutOfMemoryError: CUDA out of memory. Tried to "
@@ -23,6 +33,20 @@ OOM = (
 ENDS_IN_OOM = {"boot_s": 0.2, "fail_at": "Starting to load model", "fail_log": [OOM], "exit_code": 1}
 SLOW = {"boot_s": 0.2, "engine": {"ms_per_token": [20.0]}}
 Make = Callable[..., Box]
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> FakeNvml:
+    """Two cards that the study's plan fits."""
+    fake = FakeNvml(tmp_path / "cards", scenarios.TWO_GOOD)
+    furnish(fake.root)
+    return fake
+
+
+def driver(cards: FakeNvml) -> dict[str, str]:
+    """What has the box find them."""
+    known = ("LD_LIBRARY_PATH", "PATH")
+    return {name: value for name, value in cards.environ().items() if name in known or name.startswith("FAKE")}
 
 
 @pytest.fixture
@@ -90,6 +114,39 @@ def page_findings(box: Box) -> list[dict[str, Any]]:
     """The findings as the operator's page shows them."""
     findings: list[dict[str, Any]] = json.loads(box.get("/admin/status.json", box.admin_key).body)["findings"]
     return findings
+
+
+def test_a_plan_that_ends_in_oom_leaves_the_old_plan_serving_again(
+    make_box: MakeBox, cards: FakeNvml, pack_folder: Any, tmp_path: Path
+) -> None:
+    # given a box that serves with a plan, and another plan that passes every check and ends in OOM all the same
+    python = install(tmp_path / "env")
+    told = f"case \"$*\" in *doomed*) {KNOBS}='{json.dumps(ENDS_IN_OOM)}';; *) {KNOBS}='{{\"boot_s\": 0.2}}';; esac"
+    python.write_text(python.read_text().replace("\n", f"\n{told}\nexport {KNOBS}\n", 1))
+    doomed = tmp_path / "doomed.json"
+    shutil.copy(STUDY, doomed)
+    engine = {
+        **{"kind": "vllm", "profile": "vllm-cpu-tiny", "python": str(python), "served_model": "fake-model"},
+        **{"placement": "command", "plan_args": ["--tokenizer", "{plan_file}", *LOST], "allow_degraded": True},
+    }
+    tables = {"engine": engine, "plan": {"file": str(STUDY), "checkpoint": str(pack_folder("study"))}}
+    box = make_box(tables=tables, environ=driver(cards), patches={"appliance.examine.ROOT": str(cards.root)}).start()
+    box.wait_ready()
+
+    # when it is used
+    said = box.cli("plan", "use", str(doomed), limit_s=90.0)
+
+    # then the verb says so, with what the plan is short of, and the old plan serves
+    assert said.returncode != 0
+    assert "memory" in said.stderr
+    state = until("the old plan serves", lambda: serves(box) and box.state(), 30.0)
+    assert state["plan"]["file"] == str(STUDY)
+    reverted = state["engine"]["reverted"]
+    assert "doomed" in reverted["tried"]["plan_file"]
+    assert reverted["cause"]["id"] == "engine.gpu_memory"
+    assert "CUDA out of memory" in reverted["cause"]["evidence"]
+    assert "doomed" in next(row for row in page_findings(box) if row["id"] == "engine.reverted")["observed"]
+    assert box.chat("a").done
 
 
 def test_an_environment_that_comes_to_ready_is_kept_over_a_restart_of_the_box(make_vllm: Make) -> None:
