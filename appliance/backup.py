@@ -24,6 +24,7 @@ from appliance.backup_members import (
     LEDGER,
     MANIFEST,
     PLAN,
+    PLANS,
     SEATS,
     SMALL_MAX_BYTES,
     Manifest,
@@ -81,7 +82,10 @@ def _small(config_file: Path | None, config: Config, paths: Paths) -> Iterator[t
     """The small files that there are, each once."""
     named = {CONFIG: config_file, SEATS: paths.seats_file, ADMINS: paths.admins_file, PLAN: config.plan.file}
     taken = {path.resolve() for path in named.values() if path is not None}
-    learned = {f"state/{path.name}": path for path in sorted(paths.state_dir.glob("*")) if is_learned(path)}
+    plans = paths.state_dir / PLANS
+    there = sorted((*paths.state_dir.glob("*"), *(() if plans.is_symlink() else plans.glob("*"))))
+    by_name = {f"state/{path.relative_to(paths.state_dir)}": path for path in there}
+    learned = {name: path for name, path in by_name.items() if is_learned(name)}
     for name, path in (named | learned).items():
         if path is None or (name in learned and (path.resolve() in taken or path.is_symlink())):
             continue

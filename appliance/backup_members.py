@@ -3,7 +3,8 @@
 Rules:
 - A list of what is taken, never a folder: keys of engines, models, logs, sockets, locks, admins' first token and the
   secret that signs logins are not in it. After a restore admins log in anew.
-- What is learned is kept as small files at the top of `state_dir`, .json or .toml: whatever is there is taken.
+- What is learned is kept as small files at the top of `state_dir`, .json or .toml: whatever is there is taken, and so
+  are the plans that were chosen, in `plans/`. Environments of engines are gigabytes that `engine install` makes again.
 - A name in an archive is one of these or it is refused; no path in it is ever followed.
 """
 
@@ -23,9 +24,11 @@ SEATS = "config/seats.toml"
 ADMINS = "config/admins.toml"
 PLAN = "config/plan.json"
 LEDGER = "state/ledger.db"
+PLANS = "plans"
+"""Folder in `state_dir` of the plans that were chosen."""
 SMALL_MAX_BYTES = 16 * 1024 * 1024
 """The largest of the small files; a plan has 200 KiB."""
-_LEARNED = re.compile(r"state/([A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(?:json|toml))")
+_LEARNED = re.compile(rf"state/((?:{PLANS}/)?[A-Za-z0-9][A-Za-z0-9._-]{{0,99}}\.(?:json|toml))")
 
 
 class Member(BaseModel):
@@ -70,6 +73,6 @@ def target(name: str, config_file: Path, config: Config, paths: Paths) -> Path |
             return paths.state_dir / name.removeprefix("state/")
 
 
-def is_learned(path: Path) -> bool:
-    """Whether a file at the top of `state_dir` is one of those that are taken whatever they are."""
-    return _LEARNED.fullmatch(f"state/{path.name}") is not None
+def is_learned(name: str) -> bool:
+    """Whether a member is one of those that are taken whatever they are."""
+    return _LEARNED.fullmatch(name) is not None

@@ -324,9 +324,18 @@ def _without_kinds(error: ValidationError) -> ValidationError:
             loc = ("engine", *loc[2:])
             if type_ == "extra_forbidden":
                 type_, said = "value_error", _not_of_this_kind(str(loc[-1]), kind)
+            elif type_ == "value_error":
+                loc, said = _of_its_key(loc, said, fault["input"])
         custom = PydanticCustomError(type_, said, fault.get("ctx"))
         faults.append(InitErrorDetails(type=custom, loc=loc, input=fault["input"]))
     return ValidationError.from_exception_data(error.title, faults)
+
+
+def _of_its_key(loc: tuple[int | str, ...], said: str, table: Any) -> tuple[tuple[int | str, ...], str]:
+    """A fault of a whole table whose sentence begins with one of its keys is told of that key, in its line."""
+    key, _, rest = said.removeprefix("Value error, ").partition(" ")
+    key = key.rstrip(":")
+    return ((*loc, key), rest) if isinstance(table, dict) and key in table else (loc, said)
 
 
 def _not_of_this_kind(key: str, kind: str) -> str:

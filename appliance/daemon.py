@@ -50,7 +50,7 @@ from appliance.notify import Notify
 from appliance.reading_speed import ReadingSpeed
 from appliance.service import EXTEND_S, Service
 from appliance.unwaited import unwaited
-from appliance.using import Using, said_of
+from appliance.using import STOPPING, Using, said_of
 from gateway import unixserver
 from gateway.logs import Log
 from gateway.settings import RETIRE_MAX_S, GatewaySettings
@@ -261,8 +261,8 @@ class Daemon:
         assert engine is not None
         assert engine.in_use is not None
         pair = await self._using.pair(engine.in_use, asked)
-        if not isinstance(pair, Pair):
-            return pair
+        if not isinstance(pair, Pair) or self._stop.is_set():
+            return STOPPING if isinstance(pair, Pair) else pair
         drain_s = self.config.gateway.drain_s
         engine.use(pair, prove="prove" in asked, drained=self._drained(), drain_s=drain_s)
         return 202, {"said": said_of(pair, self._streams(), drain_s), "pair": pair.model_dump()}

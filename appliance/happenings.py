@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.engine.pairs import shown
 from appliance.gatewayproc import HUNG, REPLACED
 from appliance.printable import printable
 from gateway.state import BoxState, EngineState, Event, Finding, Phase, Severity
@@ -101,9 +100,9 @@ def _engine(before: EngineState, after: EngineState) -> Iterator[Told]:
 
 def _pair(before: EngineState, after: EngineState) -> Iterator[Told]:
     if after.trial is not None and after.trial != before.trial:
-        yield Told("engine.pair", Severity.INFO, f"{printable(shown(after.trial))} is tried")
+        yield Told("engine.pair", Severity.INFO, f"{printable(after.trial.shown)} is tried")
     if after.reverted is not None and after.reverted != before.reverted:
-        tried, title = printable(shown(after.reverted.tried)), printable(after.reverted.cause.title).rstrip(".")
+        tried, title = printable(after.reverted.tried.shown), printable(after.reverted.cause.title).rstrip(".")
         yield Told("engine.pair", Severity.WARN, f"{tried} did not come to serve, what served before returns: {title}")
 
 

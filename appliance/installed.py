@@ -110,4 +110,5 @@ async def _said(argv: tuple[str, ...], remedy: str) -> tuple[int | None, str, st
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+            await process.communicate()  # gives back the pipes
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")

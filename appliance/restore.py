@@ -34,6 +34,7 @@ from appliance.backup_members import (
     LEDGER,
     MANIFEST,
     PLAN,
+    PLANS,
     SEATS,
     SMALL_MAX_BYTES,
     Manifest,
@@ -95,6 +96,8 @@ def restore(
             suffix = datetime.fromtimestamp(time.time(), UTC).strftime(".before-restore-%Y-%m-%dT%H%M%SZ")
             if not dry_run:
                 with _locked(paths):  # 4
+                    if any(path.parent == paths.state_dir / PLANS for path in moves.values()):
+                        _make_plans(paths.state_dir)
                     _replace({path: files[name] for name, path in moves.items()}, suffix)  # 5
             return Restored(manifest, steps, tuple(places.keys() - moves.keys()), suffix)
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -228,6 +231,16 @@ def _locked(paths: Paths) -> Iterator[None]:
             stack.enter_context(contextlib.closing(FolderLock(folder)))
             _give(folder / "lock", folder.stat())  # the box may run as somebody else
         yield
+
+
+def _make_plans(state_dir: Path) -> None:
+    """Raises MoeError: a link would lead our writing elsewhere."""
+    folder = state_dir / PLANS
+    if folder.is_symlink():
+        raise MoeError(f"{folder} is a link; nothing was changed", f"ls -ld {folder}; rm {folder}")
+    if not folder.exists():
+        make_folder(folder, "state_dir")
+        _give(folder, state_dir.stat())
 
 
 # 5

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from appliance.box.probe_host import family
 from appliance.config import Config, Paths
+from appliance.engine import pairs_kept
 from appliance.engine.adapter import Adapter
 from appliance.engine.environments import find
 from appliance.engine.in_use import Composed, InUse
-from appliance.engine.pairs import shown
-from appliance.engine.pairs_kept import keep_plan
 from appliance.engine.settings import EmbeddedSettings, ExternalSettings
 from appliance.engine.vllm.settings import VllmSettings
 from appliance.errors import ConfigError, MoeError
@@ -30,6 +29,7 @@ from gateway.logs import Log
 from gateway.state import Finding, Pair, Severity
 
 Said = tuple[int, Mapping[str, object]]
+STOPPING: Said = 409, {"error": "the box is being stopped", "remedy": "start it, then run the same command again"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ class Using:
     def in_use(self) -> InUse:
         """What is in use at the start of this daemon. A kept pair that has no place in the configuration any more is
         forgotten."""
-        toml = Pair(plan_file=_text(self.config.plan.file), environment=_environment(self.config))
-        found = InUse(self.paths.state_dir, toml, self.compose, self.log)
+        found = InUse(self.paths.state_dir, _of_toml(self.config), self.compose, self.log)
         try:
             found.composed()
         except ConfigError as error:
@@ -80,7 +79,7 @@ class Using:
         if environment is not None:
             environment = _known(self.paths.state_dir, self.config, environment)
         plan = planfile.load(Path(named)) if named else None
-        copy = keep_plan(self.paths.state_dir, plan, Path(named)) if plan is not None and named else None
+        copy = pairs_kept.keep_plan(self.paths.state_dir, plan, Path(named)) if plan is not None and named else None
         pair = in_use.with_(_text(copy), environment)
         looked = self._examiner(pair, family(Path("/"), os.getpid())).examine()
         failed = [found for found in looked.findings if found.severity is Severity.FAIL]
@@ -116,10 +115,22 @@ def with_pair(config: Config, pair: Pair) -> Config:
     return config.model_copy(update=update)
 
 
+def as_used(config: Config, paths: Paths) -> Config:
+    """What the engine's next start is made of: the configuration with the pair in use, as it is kept. For those who
+    only look; raises nothing."""
+    kept = pairs_kept.load(paths.state_dir)
+    if kept is None or kept.toml != _of_toml(config):
+        return config
+    try:
+        return with_pair(config, kept.current)
+    except ConfigError:
+        return config
+
+
 def said_of(pair: Pair, streams: int, drain_s: float) -> str:
     """What the person who asked is told."""
     wait = f"; {streams} running streams may end for {drain_s:g} s" if streams else ""
-    return f"{shown(pair)} is tried now{wait}"
+    return f"{pair.shown} is tried now{wait}"
 
 
 def _known(state_dir: Path, config: Config, name: str) -> str:
@@ -131,8 +142,9 @@ def _known(state_dir: Path, config: Config, name: str) -> str:
     return found.id
 
 
-def _environment(config: Config) -> str | None:
-    return config.engine.environment if isinstance(config.engine, VllmSettings) else None
+def _of_toml(config: Config) -> Pair:
+    environment = config.engine.environment if isinstance(config.engine, VllmSettings) else None
+    return Pair(plan_file=_text(config.plan.file), environment=environment)
 
 
 def _text(path: Path | None) -> str | None:

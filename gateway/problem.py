@@ -160,7 +160,11 @@ def bodies_full(retry_after_s: int = RETRY_MIN_S) -> Problem:
 
 
 def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
-    """503: the engine loads, restarts or was stopped; says which and for how long. `now_s` is wall-clock."""
+    """503: the engine loads, restarts or was stopped; says which and for how long. One that only helps another box
+    never serves here, and no wait mends that. `now_s` is wall-clock."""
+    if engine.profile.helps:
+        message = f"This box computes for {engine.profile.helps.rpartition(':')[0]}; ask there."
+        return Problem(503, "engine_not_ready", message, heals=False, reason=Reason.ENGINE_NOT_READY)
     step = f" ({engine.step})" if engine.step else ""
     cause = f" The reason: {engine.cause.title.rstrip('.')}." if engine.cause else ""
     retry_after_s = RETRY_MIN_S

@@ -7,6 +7,7 @@ Readers ignore unknown keys, so that an older gateway survives a newer daemon du
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import PurePath
 
 from pydantic import BaseModel, ConfigDict
 
@@ -185,6 +186,13 @@ class Pair(_Wire):
 
     plan_file: str | None = None
     environment: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """For people: what of it is not as appliance.toml says."""
+        parts = [f"plan {PurePath(self.plan_file).stem}"] if self.plan_file is not None else []
+        parts += [f"environment {self.environment}"] if self.environment is not None else []
+        return ", ".join(parts) or "what appliance.toml says"
 
 
 class Reverted(_Wire):

@@ -52,7 +52,8 @@ def install_verb(
 ) -> None:
     """Make an engine's own Python environment, of locked packages. Run again, it goes on where it was ended.
 
-    What serves now goes on serving: the new environment is taken at the engine's next start."""
+    What serves now goes on serving. `engine use` puts the new one on trial, with a way back; where none was chosen by
+    it, the engine's next start takes the new one."""
     box: Box = ctx.obj
     try:
         with shown() as on_progress:

@@ -27,8 +27,11 @@ from gateway.state import Finding, Severity
 MASK = "[removed]"
 KEY_FILE = "engine-START.key"
 """START is another word at each start."""
-_SECRET = re.compile(r"(?i)(^|[_-])(\w*key|\w*token|\w*secret|passw(or)?d|credential|authorization)$")
-_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
+_WORDS = r"\w*key|\w*token|\w*secret|passw(?:or)?d|passphrase|pwd|pat|\w*auth|credentials?|authorization|signature"
+_SECRET = re.compile(rf"(?i)(^|[._-])({_WORDS})$")
+_IN_URL = re.compile(r"(?<=://)[^\s@\"']+@")
+_IN_TEXT = re.compile(rf"(?i)(\b(?:[\w.]*[._-])?(?:{_WORDS})[\"']?\s*[:=]\s*[\"']?)[^\s\"'&,;}}]+")
+"""As in JSON, and in the query of a URL."""
 
 
 def register(app: typer.Typer) -> None:
@@ -37,20 +40,22 @@ def register(app: typer.Typer) -> None:
 
 
 def command(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Print what would be run for the engine, each flag and variable with its reason and where that is from; start
-    nothing. Exit 1: it could not start, and the findings say why."""
+    """Print what would be run for the engine, with what `plan use` and `engine use` chose: each flag and variable with
+    its reason and where that is from; start nothing. Exit 1: it could not start, and the findings say why."""
     from appliance.daemon import adapter_of
     from appliance.engine.vllm.adapter import VllmEngine
     from appliance.examine import Examiner
+    from appliance.using import as_used
 
     box: Box = ctx.obj
-    adapter = adapter_of(box.config, box.paths)
+    config = as_used(box.config, box.paths)
+    adapter = adapter_of(config, box.paths)
     if not isinstance(adapter, VllmEngine):
         raise MoeError(
             f'[engine] kind is "{adapter.kind}": the appliance makes a command only for "vllm"',
             'set [engine] kind = "vllm", or read [engine] command in appliance.toml',
         )
-    examined = Examiner(box.config, box.paths, adapter, box.environ).examine()
+    examined = Examiner(config, box.paths, adapter, box.environ).examine()
     looked = adapter.look()
     argv = adapter.argv(looked, box.paths.runtime_dir / KEY_FILE)
     first = len(argv) - len(looked.command.argv)
@@ -81,7 +86,7 @@ def command(ctx: typer.Context, as_json: JsonOption = False) -> None:
 def _shown(name: str, values: Sequence[str]) -> list[str]:
     if _SECRET.search(name):
         return [MASK for _ in values]
-    return [_IN_URL.sub(f"{MASK}@", value) for value in values]
+    return [_IN_TEXT.sub(rf"\1{MASK}", _IN_URL.sub(f"{MASK}@", value)) for value in values]
 
 
 def _print(

@@ -42,6 +42,7 @@ from appliance.examine import FINDING_IDS, Examiner
 from appliance.plan import planfile
 from appliance.printable import printable
 from appliance.units import GIB, gib
+from appliance.using import as_used
 from gateway.state import BoxState
 from gateway.status.findings import arranged
 from gateway.status.views import FindingRow
@@ -120,7 +121,7 @@ def _cached(examiner: Examiner) -> Preflight:
 
 def _examiner(box: Box, plan: Path | None, root: Path) -> Examiner:
     """Raises MoeError when there is no such plan file."""
-    config, running = box.config, _running(box)
+    config, running = as_used(box.config, box.paths), _running(box)
     if plan is not None:
         if not plan.is_file():
             raise MoeError(f"there is no plan file {printable(str(plan))}", "moe-appliance plan make, or name another")

@@ -6,6 +6,7 @@ then tells what happens. Ctrl-C ends the telling alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,10 @@ from appliance.printable import printable
 from gateway.state import BoxState, EngineState, Pair, Phase
 
 POLL_S = 20
+ANSWER_S = 90.0
+"""The look at the box that comes first may take a minute."""
+RESTS = frozenset({Phase.OFF, Phase.REFUSED, Phase.FAILED, Phase.NEEDS_REBOOT})
+"""It stays so until somebody does something."""
 ProveOption = Annotated[
     bool,
     typer.Option("--prove", help="Not good before it has served two prompts of the longest length at once."),
@@ -56,6 +61,8 @@ def engine_use(
     no_wait: NoWaitOption = False,
 ) -> None:
     """Have the running box serve with another engine environment; as `plan use` with a plan."""
+    if not name:
+        raise MoeError("NAME is empty", "moe-appliance engine list")
     _use(ctx.obj, prove, no_wait, environment=name)
 
 
@@ -66,6 +73,7 @@ def engine_prove(ctx: typer.Context, no_wait: NoWaitOption = False) -> None:
 
 
 def _use(box: Box, prove: bool, no_wait: bool, **half: str) -> None:
+    box = replace(box, answer_s=ANSWER_S)
     answer = box.daemon("POST", f"/use{box.asker(prove='1' if prove else '', **half)}")
     try:
         said = answer.json()
@@ -92,14 +100,23 @@ def _follow(box: Box, pair: Pair) -> None:
         if line != told:
             told = line
             say(line)
-        if engine.reverted is not None and engine.reverted.tried == pair:
-            cause = engine.reverted.cause
-            raise MoeError(f"it did not come to serve: {cause.title}", cause.remedy)
-        if engine.phase is Phase.READY and not engine.leaving and engine.trial in (pair, None):
+        if not engine.leaving and _is_over(engine, pair):
             print("it serves; should it end within 5 minutes, what served before returns by itself")
             return
-        if engine.trial != pair and not engine.leaving:
-            raise MoeError("something else is being tried now", "moe-appliance status")
+
+
+def _is_over(engine: EngineState, pair: Pair) -> bool:
+    """Whether it serves. Raises MoeError when it does not come to that."""
+    if engine.reverted is not None and engine.reverted.tried == pair:
+        cause = engine.reverted.cause
+        raise MoeError(f"it did not come to serve: {printable(cause.title)}", cause.remedy)
+    if engine.trial != pair:
+        raise MoeError("something else is being tried now", "moe-appliance status")
+    if engine.phase in RESTS:
+        why = printable(engine.cause.title) if engine.cause is not None else f"the engine is {engine.phase}"
+        remedy = engine.cause.remedy if engine.cause is not None else "moe-appliance status"
+        raise MoeError(f"it is not started: {why}", remedy)
+    return engine.phase is Phase.READY
 
 
 def _line(engine: EngineState) -> str:

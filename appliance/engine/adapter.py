@@ -59,8 +59,9 @@ class Launch:
 
     `argv`: empty when nothing is spawned. `env`: every addition to the daemon's own environment.
     `url`: without a trailing slash, or `unix:` and the path of a socket; "" = it has no server and computes for another
-    box: it is well once all of `required` was said, until `gone` ends, with the cause. `key_file`: what the engine wants as bearer
-    token, None = no key; send it with the health probe as well. `health_path`: answers 200 once the engine serves.
+    box: it is well once all of `required` was said, until `gone` ends, with the cause. `key_file`: what the engine
+    wants as bearer token, None = no key; send it with the health probe as well. `health_path`: answers 200 once the
+    engine serves.
     `start_timeout_s`: until then at most. `grace_s`: between SIGTERM and SIGKILL. `sequence_folder`: a folder of ours
     that the engine saves a sequence's cache into when it is told to; None = there is none. `required`: what its log
     must have said. `metrics`: how it counts at /metrics, None = its progress is not watched. `hang_s`: it works for

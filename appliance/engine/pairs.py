@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 
 from gateway.state import Cause, Pair, Reverted
 
@@ -90,13 +89,3 @@ def _back(pairs: Pairs, cause: Cause, now_s: float) -> Pairs:
     assert pairs.before is not None, "only a trial goes back"
     told = Reverted(tried=pairs.current, cause=cause, at_s=now_s)
     return replace(pairs, current=pairs.before, before=None, begun=False, prove=False, reverted=told)
-
-
-def shown(pair: Pair) -> str:
-    """For people: what of a pair is not as appliance.toml says."""
-    parts = []
-    if pair.plan_file is not None:
-        parts.append(f"plan {PurePath(pair.plan_file).stem}")
-    if pair.environment is not None:
-        parts.append(f"environment {pair.environment}")
-    return ", ".join(parts) or "what appliance.toml says"

@@ -3,17 +3,19 @@
 Rules:
 - Written before the daemon acts on it: a daemon that is killed in the middle finds what it was about.
 - A chosen plan is copied: its file may be edited or removed, and going back must lead to what served.
-- A file that cannot be read is as good as none: appliance.toml holds then.
+- A file that cannot be read is as good as none: appliance.toml holds then. A copy is found in the state folder that
+  there is now: a backup may have been brought back to another place.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from appliance.backup_members import PLANS as FOLDER
 from appliance.engine.pairs import Pairs
 from appliance.files import make_folder
 from appliance.plan import planfile
@@ -22,7 +24,6 @@ from gateway.files import read_small, replace_file
 from gateway.state import Pair, Reverted
 
 NAME = "pairs.json"
-FOLDER = "plans"
 SIZE_MAX = 1_000_000
 PLANS_KEPT = 8
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -45,7 +46,17 @@ def load(state_dir: Path) -> Pairs | None:
         kept = _Kept.model_validate_json(read_small(state_dir / NAME, SIZE_MAX))
     except (OSError, ValueError, ValidationError):
         return None
-    return Pairs(**{name: getattr(kept, name) for name in _Kept.model_fields})
+    found = Pairs(**{name: getattr(kept, name) for name in _Kept.model_fields})
+    before = None if found.before is None else _here(state_dir, found.before)
+    return replace(found, current=_here(state_dir, found.current), before=before)
+
+
+def _here(state_dir: Path, pair: Pair) -> Pair:
+    if pair.plan_file is None:
+        return pair
+    copy = state_dir / FOLDER / Path(pair.plan_file).name
+    moved = copy.is_file() and not Path(pair.plan_file).is_file()
+    return pair.model_copy(update={"plan_file": str(copy)}) if moved else pair
 
 
 def save(state_dir: Path, pairs: Pairs) -> None:
@@ -66,11 +77,18 @@ def keep_plan(state_dir: Path, plan: Plan, named: Path) -> Path:
     return path
 
 
+def environments(state_dir: Path) -> frozenset[str]:
+    """Names and ids of what may be started next: the present environment, and the one that a trial goes back to."""
+    return frozenset(pair.environment for pair in _needed(state_dir) if pair.environment)
+
+
 def _in_use(state_dir: Path) -> set[Path]:
+    return {Path(pair.plan_file) for pair in _needed(state_dir) if pair.plan_file}
+
+
+def _needed(state_dir: Path) -> tuple[Pair, ...]:
     pairs = load(state_dir)
-    if pairs is None:
-        return set()
-    return {Path(pair.plan_file) for pair in (pairs.current, pairs.before) if pair is not None and pair.plan_file}
+    return () if pairs is None else tuple(pair for pair in (pairs.current, pairs.before) if pair is not None)
 
 
 def _tidy(folder: Path, in_use: set[Path]) -> None:

@@ -42,6 +42,7 @@ from appliance.engine.lifecycle_events import (
     StartFailed,
     StartTimeout,
     WarmUpDone,
+    WarmUpFailed,
 )
 from appliance.engine.logring import LogRing
 from appliance.engine.part import Part
@@ -60,8 +61,8 @@ from gateway.state import Cause, EngineAbilities, EngineProfile
 LAST_WORDS_S = 0.1
 """How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
 UNBORN_GRACE_S = 2.0
-"""Between SIGTERM and SIGKILL for an engine that was never healthy. Source: vLLM 0.26 ignored SIGTERM for more than 150
-s while it loaded, measured."""
+"""Between SIGTERM and SIGKILL for an engine that has no answers to finish: it was never healthy, or is a part. Source:
+vLLM 0.26 ignored SIGTERM for more than 150 s while it loaded, measured."""
 LOOK_S = 2.0
 """Between two looks at the processes of a start."""
 LOOK_SERVING_S = 10.0
@@ -185,7 +186,8 @@ class EngineRun:
         return Part(launch.gone, self._spawned, ok=self._healthy, lost=self._left_alone)
 
     def _left_alone(self, cause: Cause) -> None:
-        self.ask(HealthLost(cause, self.start_id) if self._served else StartFailed(cause, self.start_id))
+        starting = WarmUpFailed if self._is_healthy else StartFailed
+        self.ask(HealthLost(cause, self.start_id) if self._served else starting(cause, self.start_id))
 
     def _healthy(self) -> None:
         if self._watch is not None:
@@ -365,4 +367,5 @@ class EngineRun:
     async def end(self) -> None:
         """End the engine's process, if it has one; `follow` then says Exited."""
         if self._process is not None:
-            await self._process.stop(None if self._is_healthy else UNBORN_GRACE_S)
+            serves = self._is_healthy and isinstance(self._health, Health)
+            await self._process.stop(None if serves else UNBORN_GRACE_S)

@@ -115,6 +115,8 @@ class EngineSupervisor:
             async with self._group:
                 while True:
                     event = await self._events.get()
+                    if self._stopping and isinstance(event, StartAsked | RestartAsked):
+                        continue  # or the stop would wait for ever
                     before = self._state
                     self._state, effects = lifecycle.handle(self._state, event, time.monotonic())
                     if self._state.phase is not before.phase:

@@ -4,6 +4,7 @@ Rules:
 - While `wanted` is set, nothing new is sent to the engine (EngineState.leaving), whatever the operator's mode is.
 - The wait ends with the last stream, with `drain_s`, or with the engine, whichever is first.
 - A later wish takes the place of an earlier one. A stop of the box forgets it: nothing was begun yet.
+- `wanted` stays set until the restart has begun, so that nobody takes the engine that ends for the one that was wanted.
 """
 
 from __future__ import annotations
@@ -53,4 +54,6 @@ class Switch:
             await asyncio.sleep(LOOK_S)
         self.in_use.try_(pair, prove=prove, serves_in=self.serves_in())
         self.restart()
+        await asyncio.sleep(LOOK_S)
         self._leaving, self.wanted = None, None
+        self.changed()

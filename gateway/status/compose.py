@@ -20,6 +20,7 @@ from gateway.status.history import fifth_view, history_row, ledger_row
 from gateway.status.operator import event_rows, operator_view
 from gateway.status.plan import plan_view
 from gateway.status.probes import probe_findings, probe_rows
+from gateway.status.trial import trial_findings
 from gateway.status.verdict import verdict
 from gateway.status.views import (
     EngineView,
@@ -55,7 +56,7 @@ _NOT_FAILED = frozenset({"ok", "refused", "client_gone"})
 
 def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> StatusView:
     """Everything that is said at `now_s` (wall clock, seconds). `gateway` None = it does not answer."""
-    findings = arranged((*box.findings, *probe_findings(box.engine), *raised(gateway)))
+    findings = arranged((*box.findings, *trial_findings(box.engine), *probe_findings(box.engine), *raised(gateway)))
     queue = _queue(gateway)
     return StatusView(
         at_s=now_s,
@@ -103,7 +104,7 @@ def _engine(engine: EngineState, now_s: float) -> EngineView:
         phase=str(engine.phase),
         headline=headline,
         tone=tone,
-        step=engine.step,
+        step=f"helps box 0 at {profile.helps}" if engine.phase is Phase.READY and profile.helps else engine.step,
         progress=percent(engine.progress),
         kind=engine.kind,
         profile=profile.name,

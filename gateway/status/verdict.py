@@ -24,6 +24,8 @@ Streams are free and yet somebody waits. None of it is a fault; the first cause 
 20. Streams are free, nobody waits.
 Then, for 13 to 20 only:
 21. A finding that fails or warns is named and makes the tone warn; the rule's number stays.
+Before 10, and then 21 as well:
+22. The engine is ready and only computes for another box: nobody is served here, and that is as it should be.
 A mode that the operator set is said before 4 to 9 as well: whoever mends the engine would wonder why nobody is served.
 """
 
@@ -68,6 +70,9 @@ def verdict(
     if box.engine.phase is not Phase.READY:
         down, mode = _not_ready(box, findings, now_s), mode_said(gateway, now_s)
         return down.model_copy(update={"text": f"{mode}. {down.text}"}) if mode else down
+    if box.engine.profile.helps:  # 22
+        text = f"Serving as a part: helps box 0 at {box.engine.profile.helps}, which answers the requests."
+        return _with_findings(Verdict(rule=22, tone=Tone.OK, text=text), findings)
     if gateway.mode == Mode.DRAINED:  # 10
         text = f"{mode_said(gateway, now_s)}: new requests are refused; {_still(gateway)}. To serve again:"
         return Verdict(rule=10, tone=Tone.WARN, text=text, command=RESUME)

@@ -229,3 +229,55 @@ def test_a_plan_goes_where_the_restored_configuration_names_it_or_is_left_out(tm
     run(Box(fresh / "appliance.toml", {}), "restore", str(tmp_path / "b"))
     assert (fresh / "p.json").read_bytes() == text
     assert module.PLAN in contents(tmp_path / "b")
+
+
+def test_plans_that_were_chosen_come_back_and_environments_of_engines_do_not(tmp_path: Path) -> None:
+    # given a box with a plan in use, and an engine's environment
+    box = made(tmp_path / "old")
+    state = tmp_path / "old/data"
+    (state / "plans").mkdir()
+    (state / "plans/mine-0123456789ab.json").write_text("{}")
+    (state / "pairs.json").write_text("{}")
+    (state / "engines/vllm-0123456789ab/venv").mkdir(parents=True)
+    (state / "engines/vllm-0123456789ab/manifest.json").write_text("{}")
+
+    # when it is backed up and brought back elsewhere
+    archive = tmp_path / "b"
+    assert run(box, "backup", str(archive)).exit_code == 0
+    (tmp_path / "new").mkdir()
+    restore(archive, tmp_path / "new/appliance.toml", _none, {})
+
+    # then the plan is there, with the file that names it
+    assert (tmp_path / "new/data/plans/mine-0123456789ab.json").read_text() == "{}"
+    assert (tmp_path / "new/data/pairs.json").exists()
+    assert not [name for name in contents(archive) if "engines" in name]
+
+
+def test_a_link_for_the_folder_of_plans_leads_neither_way(tmp_path: Path) -> None:
+    # given a folder of plans that somebody made a link
+    box = made(tmp_path / "old")
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "secret.json").write_text("secret-of-others")
+    plans = tmp_path / "old/data/plans"
+    plans.symlink_to(others)
+
+    # then a backup takes nothing from there
+    run(box, "backup", str(tmp_path / "b"))
+    assert b"secret-of-others" not in b"".join(contents(tmp_path / "b").values())
+
+    # and nothing is brought back into it
+    plans.unlink()
+    plans.mkdir()
+    (plans / "mine.json").write_text("{}")
+    run(box, "backup", str(tmp_path / "c"))
+    (plans / "mine.json").unlink()
+    plans.rmdir()
+    plans.symlink_to(others)
+    with pytest.raises(MoeError, match="is a link"):
+        restore(tmp_path / "c", tmp_path / "old/appliance.toml", _none, {})
+    assert [path.name for path in others.iterdir()] == ["secret.json"]
+
+
+def _none() -> Any:
+    raise AssertionError("the archive has its configuration")

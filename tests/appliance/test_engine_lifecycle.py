@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.engine.lifecycle import (
     BACKOFF_MAX_S,
+    LEFT,
     RESTART_ASKED,
     STABLE_HUNG_S,
     STOP_ASKED,
@@ -50,6 +51,7 @@ from appliance.engine.lifecycle_events import (
     WarmUpFailed,
 )
 from appliance.engine.lifecycle_state import State
+from appliance.engine.vllm import nodes
 from gateway.state import Cause, EngineAbilities, Phase
 
 A = Cause(id="engine.a", title="A.", remedy="a")
@@ -184,6 +186,14 @@ def test_the_same_cause_three_times_is_failed_and_kept() -> None:
     assert phases == [BACK, BACK, FAIL]
     assert state.cause == A
     assert handle(state, TimerDue(), 1e9) == (state, ())
+
+
+def test_another_boxs_end_is_never_this_ones_failure() -> None:
+    state = play(StartAsked())[0]
+    for _ in range(5):
+        state = crash_again(state, Cause(id=LEFT, title="t", remedy="r"), 10.0)
+        assert state.phase is BACK
+    assert nodes.left_alone(nodes.Nodes(), "how").id == LEFT
 
 
 @pytest.mark.parametrize("up", [UP[:3], UP[:4], UP])

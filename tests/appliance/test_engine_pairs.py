@@ -140,3 +140,16 @@ def test_the_oldest_copies_go_but_those_in_use(tmp_path: Path) -> None:
     left = sorted(path.name for path in (state / pairs_kept.FOLDER).glob("*.json"))
     assert first.name in left
     assert len(left) == pairs_kept.PLANS_KEPT + 1
+
+
+def test_a_copy_is_found_where_the_state_folder_is_now(tmp_path: Path) -> None:
+    # given a chosen plan, and a state folder that was brought back to another place
+    old, new = tmp_path / "old", tmp_path / "new"
+    copy = pairs_kept.keep_plan(old, planfile.load(SHIPPED), SHIPPED)
+    pairs_kept.save(old, pairs.tried(Pairs(), Pair(plan_file=str(copy))))
+    old.rename(new)
+
+    # then the pair names the copy that there is
+    kept = pairs_kept.load(new)
+    assert kept is not None
+    assert kept.current.plan_file == str(new / "plans" / copy.name)

@@ -122,3 +122,12 @@ async def test_one_that_does_not_answer_or_is_not_there_is_refused(
 async def test_settings_that_it_cannot_read_are_told(tmp_path: Path) -> None:
     with pytest.raises(MoeError, match="settings cannot be used"):
         await checked(sys.executable, settings_file(tmp_path, "{}"))
+
+
+@pytest.mark.anyio
+async def test_one_that_does_not_answer_is_gone_with_its_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "CHECK_S", 0.2)
+    open_before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(MoeError, match="did not answer"):
+        await checked(program(tmp_path / "python3", "exec sleep 60"), settings_file(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) <= open_before + 1  # the loop's watcher may have come

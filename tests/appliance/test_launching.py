@@ -32,7 +32,12 @@ class Engine:
 
 @pytest.mark.parametrize(
     ("url", "supervised", "picked"),
-    [("unix:/run/sock", True, False), ("http://h", False, False), ("http://127.0.0.1:{port}", True, True)],
+    [
+        ("unix:/run/sock", True, False),
+        ("", True, False),
+        ("http://h", False, False),
+        ("http://127.0.0.1:{port}", True, True),
+    ],
 )
 def test_a_port_is_looked_for_only_where_one_is_used(url: str, supervised: bool, picked: bool) -> None:
     engine = Engine(url, supervised=supervised)

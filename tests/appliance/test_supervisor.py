@@ -17,11 +17,11 @@ from appliance.box.facts import Facts
 from appliance.engine.embedded import EmbeddedEngine
 from appliance.engine.examined import Examined
 from appliance.engine.external import ExternalEngine
-from appliance.engine.logring import LogRing
 from appliance.engine.probe_forms import CHAT, FLAGGED, MESSAGES
-from appliance.engine.run import PROBES_END_S, EngineRun
+from appliance.engine.promise import usual
 from appliance.engine.settings import EmbeddedSettings, ExternalSettings
 from appliance.engine.supervisor import EngineSupervisor, _causes
+from appliance.engine.warming import PROBES_END_S, Warming
 from gateway import logs
 from gateway.state import BoxState, EngineAbilities, EngineState, Finding, Phase, Severity
 from tests.fake_engine.knobs import Knobs
@@ -150,16 +150,21 @@ async def test_what_an_engine_showed_is_on_the_board_while_it_is_ready(tmp_path:
 
 @pytest.mark.parametrize("left_s", [math.inf, 1000.0, 30.0, 1.0])
 def test_the_probes_end_before_the_start_limit_would_end_the_engine(left_s: float) -> None:
-    run = EngineRun(
-        ExternalEngine(ExternalSettings(kind="external", url="http://h")),
-        Path("/nowhere"),
-        Path("/nowhere"),
-        LogRing(),
+    adapter = ExternalEngine(ExternalSettings(kind="external", url="http://h"))
+    warming = Warming(
+        adapter,
+        adapter.launch(0, Path("/nowhere")),
+        usual("external", adapter.profile, 0.0),
+        "1",
         lambda event: None,
         logs.configure("daemon", io.StringIO()),
+        host_kv=False,
+        prove=False,
+        host_bytes=lambda: None,
+        missing=lambda: None,
+        ends_s=time.monotonic() + left_s,
     )
-    run._start_ends_s = time.monotonic() + left_s
-    assert run._probes_left_s() == pytest.approx(left_s - PROBES_END_S, abs=0.5)
+    assert warming.left_s() == pytest.approx(left_s - PROBES_END_S, abs=0.5)
 
 
 def test_what_clients_are_told_first_is_the_cause_and_not_its_effect() -> None:

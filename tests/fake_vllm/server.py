@@ -42,6 +42,12 @@ def say(line: str) -> None:
 def parse(argv: list[str]) -> argparse.Namespace:
     """By the flags of the real parser. Exits with 2 on any other."""
     parser = argparse.ArgumentParser(prog="api_server.py", add_help=False)
+    add_flags(parser)
+    return parser.parse_args(argv)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of the real parser."""
     known = json.loads((DATA / "vllm-0.26.0-parser.json").read_text())
     for name, one in known.items():
         switch = one["nargs"] == 0 or name in ("-h", "--help")
@@ -50,7 +56,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
             parser.add_argument(name, dest=dest, action="store_true")
         else:
             parser.add_argument(name, dest=dest, nargs=one["nargs"], choices=one["choices"])
-    return parser.parse_args(argv)
 
 
 def start_child(name: str, knobs: VllmKnobs) -> int:

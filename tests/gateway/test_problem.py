@@ -121,6 +121,22 @@ def test_an_engine_that_is_not_ready_always_says_when_to_come_back(
     assert problem.reason is Reason.ENGINE_NOT_READY
 
 
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("helps", "address"), [("10.1.0.1:29501", "10.1.0.1"), ("[fd00::1]:29501", "[fd00::1]")])
+def test_a_box_that_only_helps_another_says_where_to_ask_and_not_to_come_back(
+    phase: Phase, helps: str, address: str
+) -> None:
+    profile = EngineState().profile.model_copy(update={"helps": helps})
+    problem = problems.engine_not_ready(EngineState(phase=phase, profile=profile), NOW)
+    assert problem.message == f"This box computes for {address}; ask there."
+    assert (problem.status, problem.code, problem.heals, problem.retry_after_s) == (
+        503,
+        "engine_not_ready",
+        False,
+        None,
+    )
+
+
 @pytest.mark.parametrize(("left_s", "retry_s"), [(2.0, RETRY_MIN_S), (30.5, 31), (600.0, RETRY_MAX_S)])
 def test_a_load_that_says_how_long_it_takes_is_waited_for(left_s: float, retry_s: int) -> None:
     engine = EngineState(phase=Phase.STARTING, step="loading", progress=0.9, since_s=NOW - 10, left_s=left_s)

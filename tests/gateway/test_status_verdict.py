@@ -9,7 +9,7 @@ import pytest
 
 from appliance.engine import lifecycle
 from gateway.snapshot import GatewaySnapshot, WaitingView
-from gateway.state import BoxState, Phase, Severity
+from gateway.state import BoxState, EngineProfile, EngineState, Phase, Severity
 from gateway.status import verdict as status_verdict
 from gateway.status.compose import view
 from tests.status_sample import GPU, NOW_S, box, finding, gateway, lane, waiting
@@ -26,6 +26,8 @@ def set_by_ana(mode: str) -> dict[str, object]:
 def in_line(running: int, *line: WaitingView, **changes: object) -> GatewaySnapshot:
     return gateway(running).model_copy(update={"waiting": line, **changes})
 
+
+PART = EngineProfile(name="m", floor_tok_per_s=1.0, cold_tokens=1, streams=4, helps="10.1.0.1:29501")
 
 CASES: list[Case] = [
     (
@@ -241,6 +243,13 @@ CASES: list[Case] = [
         "Serving: 2 of 4 streams busy, 2 wait because their seats have no stream left.",
     ),
     (20, "ok", box(), gateway(2), "Serving: 2 of 4 streams busy, nobody waits."),
+    (
+        22,
+        "ok",
+        BoxState(revision=1, engine=EngineState(phase=Phase.READY, profile=PART)),
+        gateway().model_copy(update={"closed": "engine_not_ready"}),
+        "Serving as a part: helps box 0 at 10.1.0.1:29501, which answers the requests.",
+    ),
 ]
 
 

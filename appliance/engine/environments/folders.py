@@ -53,7 +53,7 @@ class Environment:
 def find(state_dir: Path, name: str) -> Environment | None:
     """The current environment of an engine (`vllm`), or a certain one (`vllm-0123456789ab`); None when it is not
     there or not whole."""
-    if not name or "/" in name or name.startswith("."):
+    if not name or "/" in name or "\0" in name or name.startswith("."):
         return None
     try:
         folder = (state_dir / ENGINES / name).resolve(strict=True)

@@ -3,7 +3,7 @@
 Touches `<state_dir>/engines` (see folders.py); runs Python, pip and, for sources, a compiler. Rules:
 - What is there goes on serving until the new one is whole and works; then one link is replaced.
 - A kill at any moment costs what was being downloaded or unpacked, and nothing that was there before.
-- Of older ones the last is kept, to go back to, and any that is in use.
+- Of older ones the last is kept, to go back to, any that is in use, any that was chosen, and a trial's way back.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 import appliance
 from appliance.checkpoint.faults import plain, typed
 from appliance.checkpoint.space import amount, file_system, free_bytes
+from appliance.engine import pairs_kept
 from appliance.engine.environments import build, folders, manifest, pythons, sources, verify, wheels
 from appliance.engine.environments.folders import Environment
 from appliance.engine.environments.lock import Lock, identity, parse
@@ -210,8 +211,9 @@ def _finish(job: _Job, python: str, took_s: float) -> Installed:
     replace_file(job.folder / manifest.MANIFEST, manifest.to_json(known), 0o640)
     verify.keep(environment, findings)
     before = folders.make_current(environment)
-    spared = frozenset(() if before is None else (before.id,))
-    removed = folders.remove_old(job.engines.parent, job.wanted.name, spared)
+    state_dir = job.engines.parent
+    spared = pairs_kept.environments(state_dir) | ({before.id} if before is not None else set())
+    removed = folders.remove_old(state_dir, job.wanted.name, spared)
     shutil.rmtree(job.wheel_folder, ignore_errors=True)
     return Installed(environment, findings, removed=tuple(removed))
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.box.checks import kept, seen_of
@@ -22,7 +22,7 @@ from appliance.engine.adapter import VLLM_STEPS, HostTier, Launch, MetricNames, 
 from appliance.engine.host_kv import EXACT
 from appliance.engine.promise import Promise
 from appliance.engine.vllm import findings as found
-from appliance.engine.vllm import launcher
+from appliance.engine.vllm import head, launcher, nodes
 from appliance.engine.vllm.command import Command, command_of, tier_flags
 from appliance.engine.vllm.place import SOCKET, Place, environment_name, place_of
 from appliance.engine.vllm.placement import placed
@@ -42,7 +42,7 @@ from gateway.unixserver import PATH_MAX_BYTES
 
 LAUNCHER = Path(launcher.__file__)
 SERVER = ("vllm.entrypoints.openai.api_server",)
-HEADLESS = ("vllm.entrypoints.cli.main", "serve")
+HEADLESS = (launcher.SERVE,)
 """Only this one knows --headless. Source: vLLM 0.26.0, entrypoints/cli/serve.py."""
 METRICS = MetricNames(
     written="vllm:generation_tokens_total",
@@ -101,6 +101,7 @@ class VllmEngine:
             cold_tokens=settings.cold_tokens,
             streams=settings.streams,
             kv_tokens=settings.kv_tokens,
+            helps=settings.nodes.master if settings.nodes.headless else "",
         )
 
     def _floor(self) -> float:
@@ -204,8 +205,15 @@ class VllmEngine:
         return self._state_dir / f"chat_template-{hashlib.sha256(inline.encode()).hexdigest()[:12]}.jinja"
 
     async def prepare(self, progress: Progress) -> None:
-        """Write the model's template into a file, where it has none: vLLM treats one that is named better. Raises
-        MoeError."""
+        """Write the model's template into a file, where it has none: vLLM treats one that is named better. A box that
+        helps another waits for that one. Raises MoeError."""
+        await self._write_template()
+        boxes = self.settings.nodes
+        if boxes.headless:
+            progress(f"waiting for box 0 at {boxes.master}", None)
+            await head.until_there(boxes.master_addr, boxes.port)
+
+    async def _write_template(self) -> None:
         inline = (self._looked or self.look()).place.inline
         path = self._written(inline)
         if path is None:
@@ -218,9 +226,10 @@ class VllmEngine:
             ) from error
 
     def launch(self, port: int, key_file: Path) -> Launch:
-        """On the socket, whatever `port` is: `moe-appliance` makes its folder, 0700, and removes an old socket."""
+        """On the socket, whatever `port` is: `moe-appliance` makes its folder, 0700, and removes an old socket. A box
+        that helps another has none, and is asked for nothing."""
         looked, settings = self._looked or self.look(), self.settings
-        return Launch(
+        launch = Launch(
             argv=self.argv(looked, key_file),
             env={variable.name: variable.value for variable in looked.command.env},
             url=f"{UNIX}{self._socket}",
@@ -234,6 +243,18 @@ class VllmEngine:
             canary_s=settings.canary_s,
             promise=self._promise(looked),
         )
+        boxes = settings.nodes
+        if not boxes.headless:
+            return launch
+        joined = Required(nodes.JOINED, "that the ranks found each other", nodes.not_joined(boxes))
+        required = (joined, *launch.required)
+        return replace(
+            launch, url="", key_file=None, required=required, metrics=None, canary_s=0.0, promise=None, gone=self._gone
+        )
+
+    async def _gone(self) -> Cause:
+        boxes = self.settings.nodes
+        return nodes.left_alone(boxes, await head.until_gone(boxes.master_addr, boxes.port))
 
     def _promise(self, looked: Looked) -> Promise:
         settings, of_profile = self.settings, self._of_profile
@@ -261,7 +282,8 @@ class VllmEngine:
         else:
             patterns = dict(self._of_profile.plugins)
         return tuple(
-            Required(pattern, f"a line of the plugin {name}", _not_loaded(name)) for name, pattern in patterns.items()
+            Required(pattern, f"a line of the plugin {name}", _not_loaded(name, self.environment))
+            for name, pattern in patterns.items()
         )
 
     def phase_of(self, line: str) -> Step | None:
@@ -269,11 +291,13 @@ class VllmEngine:
         return read_step(VLLM_STEPS, line)
 
 
-def _not_loaded(name: str) -> Cause:
+def _not_loaded(name: str, environment: str) -> Cause:
     """vLLM goes on without a plugin that it cannot import, and says nothing of one that is not there."""
     return Cause(
         id="engine.plugin",
         title=f"vLLM serves, and its plugin {name} has said nothing: it was not loaded.",
-        remedy="moe-appliance engine verify   says whether the plugin is installed and imports",
+        remedy=f"moe-appliance engine verify {environment}   says whether the plugin is installed and imports"
+        if environment
+        else "see that the Python of [engine] python has the plugin: its entry points, group vllm.general_plugins",
         retry=False,
     )

@@ -62,7 +62,8 @@ def tier_flags(settings: VllmSettings) -> tuple[Flag, ...]:
 
 def _flags(request: Request) -> Iterator[Flag]:
     yield from _model(request)
-    yield from _server(request)
+    if not request.settings.nodes.headless:
+        yield from _server(request)
     yield from _sizes(request)
     yield from _parallel(request)
     yield from request.profile.flags
@@ -229,6 +230,10 @@ def _ours(request: Request) -> Iterator[EnvVar]:
     why = "vLLM's own limit for a start ends after the appliance's, which says what took so long"
     yield EnvVar("VLLM_ENGINE_READY_TIMEOUT_S", str(ready_s), why, "[engine] start_timeout_s")
     yield EnvVar("VLLM_NO_USAGE_STATS", "1", "nothing of the box is told to anybody", "vLLM, usage/usage_lib.py")
+    why = "the steps of a start, and why it failed, are read from the log, whatever the daemon inherited"
+    yield EnvVar("VLLM_CONFIGURE_LOGGING", "1", why, "vLLM, logger.py")
+    yield EnvVar("VLLM_LOGGING_LEVEL", "INFO", why, "vLLM, logger.py")
+    yield EnvVar("VLLM_LOGGING_COLOR", "0", why, "vLLM, logger.py")
     if not from_hub(request.model):
         for name in OFFLINE:
             yield EnvVar(name, "1", "the model is a folder; nothing is looked up elsewhere", "huggingface_hub")

@@ -20,6 +20,7 @@ class Deviation:
     reason: str
 
 
+_LOG = "steps and causes are read from the log, whatever the daemon inherited"
 _PACK = "it describes the recipe's own pack of 4-bit tables; for such a pack: [engine] env"
 _KERNELS = "it names a folder of kernels that the operator built; with such kernels: [engine] env"
 _KNOWN = "the gateway reads it: cached tokens, exact counts, one id in both logs"
@@ -48,6 +49,9 @@ DEVIATIONS = (
         "--disable-access-log-for-endpoints", None, ("/health,/metrics",), "the daemon's own questions are not logged"
     ),
     Deviation("VLLM_NO_USAGE_STATS", None, ("1",), "nothing of the box is told to anybody"),
+    Deviation("VLLM_CONFIGURE_LOGGING", None, ("1",), _LOG),
+    Deviation("VLLM_LOGGING_LEVEL", None, ("INFO",), _LOG),
+    Deviation("VLLM_LOGGING_COLOR", None, ("0",), _LOG),
     Deviation("HF_HUB_OFFLINE", None, ("1",), "the model is a folder; nothing is looked up elsewhere"),
     Deviation("TRANSFORMERS_OFFLINE", None, ("1",), "the model is a folder; nothing is looked up elsewhere"),
     Deviation("CUDA_DEVICE_ORDER", None, ("PCI_BUS_ID",), "cards are counted as the driver counts them"),

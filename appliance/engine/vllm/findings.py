@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from appliance.engine.environments.sets import SETS
 from appliance.engine.vllm import nodes
 from appliance.engine.vllm.links import wants_numa
 from appliance.engine.vllm.request import Request
 from appliance.engine.vllm.settings import VllmSettings
 from appliance.printable import printable
 from gateway.state import Finding, Severity
+
+_ID = re.compile("-[0-9a-f]{12}")
 
 
 def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: str) -> Finding | None:
@@ -31,7 +35,7 @@ def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: 
             title="The engine is not installed",
             observed=f"there is no whole environment {printable(name)}",
             required="an environment with vLLM",
-            remedy=f"moe-appliance engine install {printable(name)}",
+            remedy=_install(name),
         )
     if not outdated:
         return None
@@ -41,8 +45,17 @@ def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: 
         title="The engine's environment is not the one that this version knows",
         observed=f"{printable(outdated)} was made of other packages",
         required="the packages that this version of the appliance was tested with",
-        remedy=f"moe-appliance engine install {printable(name)}",
+        remedy=_install(name),
     )
+
+
+def _install(name: str) -> str:
+    """`name`: as `find` takes it. An id is not installed: its set is, and that may be another id by now."""
+    of = next((one for one in SETS if name == one or _ID.fullmatch(name.removeprefix(one))), None)
+    if of is None:
+        return "moe-appliance engine list   shows which there are; correct [engine] environment"
+    install = f"moe-appliance engine install {of}"
+    return install if name == of else f"{install}, then: moe-appliance engine use {of}"
 
 
 def of_model(model: str | None, problem: str) -> Finding | None:

@@ -4,8 +4,9 @@ Rules:
 - Nothing between the boxes asks who speaks. The master port hands out ranks, vLLM's message queues take pickles from
   whoever connects, so he runs what he likes. Their ports are free ones: only a network of their own protects them.
 - Box 0 has the HTTP server. The others are headless: their appliance serves no client, `/ready` stays 503 there, and
-  they are well while their process lives, its log has said `JOINED`, and box 0 is there (head.py). Only `vllm serve`
-  knows --headless; the module vllm.entrypoints.openai.api_server takes the flag and ignores it.
+  they are well while their process lives, its log has said `JOINED`, and box 0 is there (head.py). They are started
+  once it is. Only `vllm serve` knows --headless; the module vllm.entrypoints.openai.api_server takes the flag and
+  ignores it.
 Source: vLLM 0.26.0, config/parallel.py, v1/executor/multiproc_executor.py, entrypoints/cli/serve.py.
 """
 
@@ -208,6 +209,15 @@ def left_alone(nodes: Nodes, how: str) -> Cause:
         id="engine.nodes_left",
         title=f"Box 0 at {nodes.master} has gone ({how}); the ranks here start anew and wait for it.",
         remedy=f"ssh {nodes.master_addr} moe-appliance status   says why",
+    )
+
+
+def not_joined(nodes: Nodes) -> Cause:
+    """Why a headless box is not well: its ranks have not found the others."""
+    return Cause(
+        id="engine.nodes_apart",
+        title=f"Box 0 at {nodes.master} is there, and the ranks here did not find those of all {nodes.nnodes} boxes.",
+        remedy="compare [engine] and [engine.nodes] of the boxes: they differ in node_rank and host alone",
     )
 
 

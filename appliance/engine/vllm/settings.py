@@ -118,6 +118,8 @@ class VllmSettings(Declared):
     def _goes_together(self) -> VllmSettings:
         if self.host_kv_gib and self.profile == "vllm-cpu-tiny":
             raise ValueError("host_kv_gib needs cards; without them the whole KV cache is in host RAM")
+        if self.host_kv_gib and self.nodes.nnodes > 1:
+            raise ValueError("host_kv_gib is for one box: the others would not follow what its warm-up turns off")
         if self.python is not None and self.environment is not None:
             raise ValueError("python and environment both say where vLLM is; leave one of them out")
         if self.revision is not None and (self.model is None or is_folder(self.model)):

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from appliance.engine import pairs_kept
 from appliance.engine.environments import find, folders, pip, wheels
 from appliance.engine.environments import install as install_module
 from appliance.engine.environments.install import Installed, install
 from appliance.engine.environments.sets import SETS
 from appliance.engine.environments.wheels import Progress
+from appliance.engine.pairs import Pairs, tried
 from appliance.errors import MoeError
 from appliance.files import locked
+from gateway.state import Pair
 from tests.appliance.environments.conftest import put
 from tests.appliance.environments.wheelhouse import VLLM, House, house
 
@@ -167,6 +170,22 @@ def test_the_last_one_is_kept_and_older_ones_unless_they_are_in_use(tmp_path: Pa
     assert find(state, first.id) is None
     assert find(state, second.id) == second
     assert find(state, "tiny") == third.environment
+
+
+def test_what_was_chosen_or_a_trial_goes_back_to_is_kept_though_it_does_not_run(tmp_path: Path) -> None:
+    # given an environment that was chosen, and another one on trial
+    state = tmp_path / "state"
+    first, second = (put(state, house(tmp_path / v, version=v)).environment for v in ("1.0", "2.0"))
+    chosen = Pairs(current=Pair(environment=first.id))
+    pairs_kept.save(state, tried(chosen, Pair(environment=second.id)))
+
+    # when newer ones are installed
+    for version in ("3.0", "4.0"):
+        put(state, house(tmp_path / version, version=version))
+
+    # then both are there
+    assert find(state, first.id) == first
+    assert find(state, second.id) == second
 
 
 def test_a_folder_that_an_operator_put_there_is_left_alone(tmp_path: Path) -> None:

@@ -45,13 +45,18 @@ def test_programs_get_the_whole_command(tmp_path: Path) -> None:
     assert found["argv"][:2] == [sys.executable, "-P"]
     assert found["argv"][found["argv"].index("--served-model-name") + 1] == "name"
     assert found["env"]["VLLM_NO_USAGE_STATS"] == "1"
+    assert (found["env"]["VLLM_LOGGING_LEVEL"], found["env"]["VLLM_CONFIGURE_LOGGING"]) == ("INFO", "1")
     assert all(flag["why"] and flag["source"] for flag in found["flags"])
 
 
 def test_nothing_that_may_be_a_secret_is_shown(tmp_path: Path) -> None:
-    secrets = {"HF_TOKEN": "s3cret", "X_API_KEY": "s3cret", "PROXY": "http://me:s3cret@h"}
+    secrets = {"HF_TOKEN": "s3cret", "X_API_KEY": "s3cret", "PROXY": "http://me:s3cret@h", "GH_PAT": "s3cret"}
+    secrets |= {"PROXY_2": "http://me:a/s3cret@h", "MY_AUTH": "s3cret"}
+    query = ["--otlp-traces-endpoint", "http://h/?token=s3cret", "--hf-overrides", '{"token": "s3cret", "tokens": 7}']
     for words in ((), ("--json",)):
-        done = run(tmp_path, *words, env=secrets, args=["--hf-token", "s3cret", "--max-num-batched-tokens", "512"])
+        done = run(
+            tmp_path, *words, env=secrets, args=["--hf-token", "s3cret", "--max-num-batched-tokens", "512", *query]
+        )
         assert "s3cret" not in done.output
         assert MASK in done.stdout
         assert "512" in done.stdout

@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,11 +16,13 @@ from appliance.box.facts import Facts
 from appliance.box.gpu import DeepReport, Gpu, GpuReport, Outcome
 from appliance.box.host import Host, Node
 from appliance.engine.adapter import Adapter
+from appliance.engine.lifecycle import LEFT
+from appliance.engine.vllm import head
 from appliance.engine.vllm.adapter import LAUNCHER, METRICS, VllmEngine
 from appliance.engine.vllm.place import numbers
 from appliance.plan.settings import PlanSettings
 from appliance.units import GIB
-from gateway.state import Severity
+from gateway.state import Cause, Severity
 from tests.appliance.vllm.vllm_requests import PLANS, TWO_CARDS, settings
 
 PLAN = PLANS / "deepseek-v4.1-flash-2x-rtx-pro-6000.json"
@@ -90,9 +93,45 @@ def test_a_start_is_the_engines_python_our_launcher_and_the_key_file(tmp_path: P
 
 def test_a_box_that_only_helps_runs_the_server_that_knows_how(tmp_path: Path) -> None:
     boxes = {"nnodes": 2, "node_rank": 1, "master_addr": "10.0.0.1", "host": "10.0.0.2", "interface": "eth1"}
-    argv = engine(tmp_path, nodes=boxes, tensor_parallel=2).launch(1, Path("/k")).argv
-    assert argv[4:6] == ("vllm.entrypoints.cli.main", "serve")
-    assert "--headless" in argv
+    made = engine(tmp_path, nodes=boxes, tensor_parallel=2)
+    launch = made.launch(1, Path("/k"))
+    assert launch.argv[3:5] == ("/k", "vllm.entrypoints.cli.serve")
+    assert "--headless" in launch.argv
+    assert "--uds" not in launch.argv
+    assert made.profile.helps == "10.0.0.1:29501"
+    # there is nothing to ask: its log and box 0 say how it is
+    assert (launch.url, launch.key_file, launch.metrics, launch.canary_s) == ("", None, None, 0.0)
+    assert [one.cause.id for one in launch.required] == ["engine.nodes_apart"]
+    assert launch.gone is not None
+
+
+def test_a_box_that_only_helps_waits_for_box_0_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    asked: list[tuple[str, int]] = []
+    told: list[str] = []
+
+    async def there(address: str, port: int) -> None:
+        asked.append((address, port))
+
+    async def gone(address: str, port: int) -> str:
+        return "closed the connection"
+
+    monkeypatch.setattr(head, "until_there", there)
+    monkeypatch.setattr(head, "until_gone", gone)
+    boxes = {"nnodes": 2, "node_rank": 1, "master_addr": "10.0.0.1", "host": "10.0.0.2", "interface": "eth1"}
+    made = engine(tmp_path, nodes=boxes, tensor_parallel=2)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "tiny/tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    # when
+    asyncio.run(made.prepare(lambda step, part: told.append(step)))
+    # then
+    assert list((tmp_path / "state").glob("chat_template-*.jinja"))
+    assert (asked, told) == ([("10.0.0.1", 29501)], ["waiting for box 0 at 10.0.0.1:29501"])
+    launch = made.launch(1, Path("/k"))
+    assert launch.gone is not None
+    assert asyncio.run(cast(Coroutine[None, None, Cause], launch.gone())).id == LEFT
 
 
 def test_zero_switches_the_watches_off(tmp_path: Path) -> None:

@@ -73,3 +73,27 @@ async def test_whoever_stops_waiting_leaves_no_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         store.taken[0].close()
+
+
+async def test_box_0_is_waited_for_until_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    store = Store()
+    opened, tried = asyncio.open_connection, asyncio.Event()
+
+    async def watched(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        tried.set()
+        return await opened(address, port)
+
+    monkeypatch.setattr(head, "AGAIN_S", 0.01)
+    monkeypatch.setattr(asyncio, "open_connection", watched)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        waiting = asyncio.create_task(head.until_there("127.0.0.1", port))
+        await tried.wait()
+    # when
+    server = await asyncio.start_server(store.take, "127.0.0.1", port)
+    async with server:
+        await waiting
+        await store.came.wait()
+        store.taken[0].close()

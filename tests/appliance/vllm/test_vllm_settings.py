@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from tests.appliance.vllm.vllm_requests import settings
 
+NODES = {"nnodes": 2, "master_addr": "10.0.0.1", "interface": "eth1"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"args": ["--api-key", "x"]}, "--api-key is not for you to set"),
     ({"args": ["--host=0.0.0.0"]}, "--host is not for you to set"),
@@ -28,6 +29,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"host_kv_gib": 1.0, "args": ["--kv-offloading-size", "3"]}, "are the same"),
     ({"host_kv_gib": 1.0, "profile": "vllm-cpu-tiny"}, "needs cards"),
+    ({"host_kv_gib": 1.0, "nodes": NODES}, "is for one box"),
     ({"python": "/p", "environment": "vllm"}, "leave one of them out"),
     ({"revision": "0123", "model": "/m"}, "comes from the hub"),
     ({"revision": "0123"}, "comes from the hub"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from appliance.engine.embedded_child import CONTEXT_TOKENS
 from gateway.meter import Usage, chat_usage
@@ -50,6 +51,7 @@ async def errors(running: Running) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_half_of_all_estimates_are_within_ten_percent_with_the_embedded_engine(tmp_path: Path) -> None:
     engine = prepared(tmp_path)
     with started(engine, tmp_path) as running:

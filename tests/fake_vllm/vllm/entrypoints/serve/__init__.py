@@ -1,0 +1,1 @@
+"""The fake, where the real one is."""
