@@ -19,6 +19,7 @@ from appliance.engine import progress_watch
 from appliance.engine.adapter import Launch
 from appliance.engine.connect import engine_client
 from appliance.engine.probe_forms import CHAT
+from appliance.engine.probe_stream import metrics
 from appliance.engine.progress_watch import Act, Counts, Limits, Watch
 from gateway.state import Cause
 
@@ -30,7 +31,6 @@ METRICS_S = 5.0
 """Between two looks at the counters: the process that answers is the one that sends everybody's tokens on."""
 COMPLETIONS = "/v1/completions"
 PROMPT = "One"
-METRICS_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +142,7 @@ class Health:
     async def _counts(self, client: httpx.AsyncClient) -> Counts | None:
         if self.launch.metrics is None:
             return None
-        try:
-            answer = (await client.get("/metrics")).raise_for_status()
-        except httpx.HTTPError:
-            return None
-        text = answer.content[:METRICS_BYTES].decode(errors="replace")
+        text = await metrics(client, HEALTH_S)
         return progress_watch.counts_of(text.splitlines(), self.launch.metrics)
 
     async def _token(self, client: httpx.AsyncClient, serving: Serving) -> bool:

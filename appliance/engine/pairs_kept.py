@@ -10,10 +10,10 @@ Rules:
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter
 
 from appliance.backup_members import PLANS as FOLDER
 from appliance.engine.pairs import Pairs
@@ -21,32 +21,21 @@ from appliance.files import make_folder
 from appliance.plan import planfile
 from appliance.plan.schema import Plan
 from gateway.files import read_small, replace_file
-from gateway.state import Pair, Reverted
+from gateway.state import Pair
 
 NAME = "pairs.json"
 SIZE_MAX = 1_000_000
 PLANS_KEPT = 8
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-class _Kept(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    toml: Pair = Pair()
-    current: Pair = Pair()
-    before: Pair | None = None
-    begun: bool = False
-    prove: bool = False
-    reverted: Reverted | None = None
+_PAIRS: TypeAdapter[Pairs] = TypeAdapter(Pairs)
 
 
 def load(state_dir: Path) -> Pairs | None:
     """What was kept; None = nothing that can be read."""
     try:
-        kept = _Kept.model_validate_json(read_small(state_dir / NAME, SIZE_MAX))
-    except (OSError, ValueError, ValidationError):
+        found = _PAIRS.validate_json(read_small(state_dir / NAME, SIZE_MAX))
+    except (OSError, ValueError):
         return None
-    found = Pairs(**{name: getattr(kept, name) for name in _Kept.model_fields})
     before = None if found.before is None else _here(state_dir, found.before)
     return replace(found, current=_here(state_dir, found.current), before=before)
 
@@ -61,8 +50,7 @@ def _here(state_dir: Path, pair: Pair) -> Pair:
 
 def save(state_dir: Path, pairs: Pairs) -> None:
     """Keep `pairs`. Raises OSError."""
-    kept = _Kept.model_validate(asdict(pairs))
-    replace_file(state_dir / NAME, kept.model_dump_json(indent=1).encode() + b"\n", 0o600)
+    replace_file(state_dir / NAME, _PAIRS.dump_json(pairs, indent=1) + b"\n", 0o600)
 
 
 def keep_plan(state_dir: Path, plan: Plan, named: Path) -> Path:

@@ -337,15 +337,15 @@ class EngineRun:
             self._served = True
             self.ask(WarmUpDone((), self.adapter.context_tokens, None, EngineAbilities(), self.start_id))
             return
+        promise = launch.promise or usual(self.adapter.kind, profile, launch.hang_s)
         warming = Warming(
             self.adapter,
             launch,
-            launch.promise or usual(self.adapter.kind, profile, launch.hang_s),
+            replace(promise, prove=promise.prove or self.prove),
             self.start_id,
             self.ask,
             self.log,
             host_kv=self.host_tier is not None,
-            prove=self.prove,
             host_bytes=self._host_bytes.total,
             missing=lambda: self._missing,
             ends_s=self._start_ends_s,

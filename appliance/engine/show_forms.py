@@ -10,7 +10,7 @@ Source: facts about engines of July to November 2026; markup as Hermes, Mistral,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from appliance.engine.probe_forms import CHAT, Answer, Verdict, message, parsed, verdict
@@ -140,11 +140,6 @@ def kept_to_json(answer: Answer, schema: bool) -> Seen:
     if schema and (value.keys() != {"city"} or value["city"] not in CITIES):
         return Seen(False, f"JSON, but not of the schema: {_short(text)}")
     return Seen(True, "kept to it")
-
-
-def first_said(seen: Sequence[Seen]) -> Seen:
-    """Of several ways of asking: the first that works, else the worst of what was said."""
-    return next((one for one in seen if one.ok), next((one for one in seen if one.ok is False), seen[0]))
 
 
 def _refused(status: int, body: Any) -> Seen:

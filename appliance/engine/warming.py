@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from logging import INFO, WARNING
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ Warmed: TypeAlias = WarmUpDone | WarmUpFailed | HostKvUnproven
 
 @dataclass(frozen=True, slots=True)
 class Warming:
-    """One start's. `host_kv`: it has the KV tier in host RAM; `prove`: all that can be asked is asked; `host_bytes`:
+    """One start's. `host_kv`: it has the KV tier in host RAM; `host_bytes`:
     what the log told of pinned memory; `missing`: why it must not serve, by its log; `ends_s`: when the start must be
     over, monotonic."""
 
@@ -39,7 +39,6 @@ class Warming:
     ask: Callable[[Event], None]
     log: Log
     host_kv: bool
-    prove: bool
     host_bytes: Callable[[], int | None]
     missing: Callable[[], Cause | None]
     ends_s: float
@@ -52,7 +51,7 @@ class Warming:
                 key_of(self.launch),
                 self.adapter.served_model,
                 lambda step, part: self.ask(Progress(step, part)),
-                promise=replace(self.promise, prove=self.promise.prove or self.prove),
+                promise=self.promise,
                 host_bytes=self.host_bytes,
                 left_s=self.left_s,
                 host_kv=self.host_kv,

@@ -159,7 +159,6 @@ def test_the_probes_end_before_the_start_limit_would_end_the_engine(left_s: floa
         lambda event: None,
         logs.configure("daemon", io.StringIO()),
         host_kv=False,
-        prove=False,
         host_bytes=lambda: None,
         missing=lambda: None,
         ends_s=time.monotonic() + left_s,

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from appliance.engine.failures.context import VramHolder
 from appliance.engine.failures.rows_cards import NCCL_REMEDY
 from appliance.printable import printable
-from appliance.units import MIB, count, gib
+from appliance.units import MIB, gib
 from gateway.state import Cause
 
 COLLECTIVE_HANG_ID = "engine.collective_hang"
 VRAM_HELD_ID = "engine.vram_held"
-HOST_BYTES_ID = "engine.host_bytes"
 
 
 def collective_hang(card_bytes: Sequence[int], cpu_percent: float, silent_s: float, step: str = "") -> Cause:
@@ -49,15 +48,3 @@ def vram_held(holders: Sequence[VramHolder], waited_s: float) -> Cause:
     whose = "a process that is not ours" if foreign else "the engine's own process" if ours else "nobody"
     title = f"The cards' memory was not free {waited_s:.0f} s after the engine's end; {whose} holds it"
     return Cause(id=VRAM_HELD_ID, title=f"{title}: {named}." if named else f"{title}.", remedy=remedy, retry=False)
-
-
-def host_bytes(observed_bytes: int, planned_bytes: int, cold_experts: int, environment: str = "") -> Cause:
-    """The engine holds other bytes in host RAM than the plan says: it placed experts otherwise, or not at all."""
-    return Cause(
-        id=HOST_BYTES_ID,
-        title=f"The engine holds {gib(observed_bytes)} in host RAM where the plan says {gib(planned_bytes)} for "
-        f"{count(cold_experts, 'expert')}: it does not place them by this plan.",
-        remedy=f"moe-appliance engine verify {environment or 'NAME'} (whether this build reads plans); "
-        "moe-appliance plan check",
-        retry=False,
-    )

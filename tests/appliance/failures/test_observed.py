@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.engine.failures import VramHolder
-from appliance.engine.failures.observed import collective_hang, host_bytes, vram_held
+from appliance.engine.failures.observed import collective_hang, vram_held
 from appliance.units import GIB
 
 OURS = VramHolder(5, "VLLM::EngineCore", 10 << 20, ours=True)
@@ -39,10 +39,3 @@ def test_memory_that_nobody_holds_is_said_to_be_lost() -> None:
     cause = vram_held((), 120)
     assert cause.title == "The cards' memory was not free 120 s after the engine's end; nobody holds it."
     assert "reboot" in cause.remedy
-
-
-def test_host_bytes_that_are_not_the_plans_name_both() -> None:
-    cause = host_bytes(0, 164 * GIB, 4_608, "vllm")
-    assert "holds 0.0 GiB in host RAM where the plan says 164.0 GiB for 4,608 experts" in cause.title
-    assert "moe-appliance engine verify vllm " in cause.remedy
-    assert not cause.retry
