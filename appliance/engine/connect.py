@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import httpx
 
+from appliance import __version__
 from gateway.state import UNIX
+
+USER_AGENT = f"moe-appliance/{__version__}"
+"""Who asks, for the engine's access log."""
 
 
 def engine_client(
@@ -25,7 +29,7 @@ def engine_client(
         transport = httpx.AsyncHTTPTransport(uds=url.removeprefix(UNIX), limits=limits)
     return httpx.AsyncClient(
         base_url="http://engine" if url.startswith(UNIX) else url,
-        headers={} if key is None else {"authorization": f"Bearer {key}"},
+        headers={"user-agent": USER_AGENT} | ({} if key is None else {"authorization": f"Bearer {key}"}),
         timeout=timeout_s,
         transport=transport,
         limits=limits,

@@ -94,6 +94,8 @@ class Knobs:
     # Pace
     time_scale: float = 1.0
     """Multiplies prefill and decode times only (0.05 = 20 times faster); above 0."""
+    check_scale: float = 1.0
+    """Multiplies time_scale while the appliance itself asks: at the warm-up, or whether an idle engine lives."""
     ms_per_token: tuple[float, ...] = (7.9, 11.0, 14.0, 17.0, 19.0, 21.0, 24.0, 27.0)
     """Milliseconds per token of each stream with 1, 2, ... sequences decoding; beyond the end: linear."""
     prefill_tok_per_s: float = 0.0
@@ -216,8 +218,8 @@ def merged(knobs: Knobs, patch: Mapping[str, Any]) -> Knobs:
             raise KnobError(f"knob {name} wants {kinds[name]}, not {value!r}")
         clean[name] = tuple(value) if isinstance(value, list) else value
     result = replace(knobs, **clean)
-    if result.time_scale <= 0 or result.tokens_per_chunk < 1 or result.prefill_decode_factor <= 0:
-        raise KnobError("time_scale and prefill_decode_factor must be above 0, tokens_per_chunk at least 1")
+    if min(result.time_scale, result.check_scale, result.prefill_decode_factor) <= 0 or result.tokens_per_chunk < 1:
+        raise KnobError("the scales and prefill_decode_factor must be above 0, tokens_per_chunk at least 1")
     if result.style not in STYLES:
         raise KnobError(f"style must be one of {STYLES}, not {result.style!r}")
     if result.host_fault not in HOST_FAULTS:

@@ -27,6 +27,7 @@ class Scheduler:
         self._prefill_turn = asyncio.Lock()
         self._prefilling = False
         self._decoding = 0
+        self._checks = 0
         self._waiters: set[asyncio.Future[None]] = set()
         self.cache = PrefixCache(knobs.cache_tokens)
         self.host = PrefixCache(knobs.host_cache_tokens)
@@ -35,6 +36,21 @@ class Scheduler:
     def decoding(self) -> int:
         """Sequences that decode now."""
         return self._decoding
+
+    @property
+    def _time_scale(self) -> float:
+        return self._knobs.time_scale * (self._knobs.check_scale if self._checks else 1.0)
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """Inside, the appliance itself asks."""
+        self._checks += 1
+        self.retime()
+        try:
+            yield
+        finally:
+            self._checks -= 1
+            self.retime()
 
     def apply(self, knobs: Knobs) -> None:
         """Go on with other knobs, from now."""
@@ -47,7 +63,7 @@ class Scheduler:
         """Set the decode pace by what runs now, and let all who wait look again."""
         knobs = self._knobs
         slowdown = knobs.prefill_decode_factor if self._prefilling else 1.0
-        rate = decode_tok_per_s(knobs.ms_per_token, self._decoding, slowdown=slowdown, time_scale=knobs.time_scale)
+        rate = decode_tok_per_s(knobs.ms_per_token, self._decoding, slowdown=slowdown, time_scale=self._time_scale)
         self._clock.set_rate(self._now(), rate)
         for waiter in self._waiters:
             _wake(waiter)
@@ -76,7 +92,7 @@ class Scheduler:
             knobs = self._knobs
             cached = self._hit_tokens(chain)
             duration = prefill_s(prompt_tokens, cached, knobs.prefill_tok_per_s) + knobs.overhead_s
-            done_at = self._now() + duration * knobs.time_scale
+            done_at = self._now() + duration * self._time_scale
             self._prefilling = True
             self.retime()
             try:

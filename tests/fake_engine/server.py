@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -162,7 +163,9 @@ class FakeEngine:
         if knobs.host_fault and self.scheduler.from_host(ask.prompt):
             knobs = self._host_fault(knobs)
         bench = Bench(self.scheduler, self.stats, self._now, self._spent)
-        await Reply(bench, knobs, ask, record, scope, send).run(receive)
+        is_check = headers.get(b"user-agent", b"").startswith(b"moe-appliance/")
+        with self.scheduler.check() if is_check else nullcontext():
+            await Reply(bench, knobs, ask, record, scope, send).run(receive)
 
     def _host_fault(self, knobs: Knobs) -> Knobs:
         """A prompt comes back from the host's tier, and something else with it."""

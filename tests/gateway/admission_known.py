@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
 
@@ -16,6 +17,11 @@ TESTED = (
     *("looked again", *(kind.value for kind in WaitKind if kind is not WaitKind.ORDER)),
 )
 """What must have happened at least once."""
+
+
+def untested(counts: Counter[str]) -> list[str]:
+    """What has not happened yet."""
+    return [name for name in TESTED if not counts[name]]
 
 
 @dataclass(eq=False)

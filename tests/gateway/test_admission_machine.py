@@ -50,7 +50,7 @@ from gateway.admission_types import (
     WaitKind,
 )
 from tests.gateway.admission_arrivals import ARRIVALS, COLD, COSTS, LEADS, LIMITS, SEATS, TWO_COSTS
-from tests.gateway.admission_known import TESTED, UNSURE, Known
+from tests.gateway.admission_known import UNSURE, Known, untested
 from tests.gateway.admission_refusals import is_full, refused
 from tests.gateway.admission_witness import Witness
 
@@ -250,6 +250,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         counts["steps"] += 1
         self.witness.happens(event)
         if arriving is not None:
+            self.witness.reasons()  # it may bring a higher bound of its seat, which first serves who waits already
             self.witness.arrives(arriving)
         decision = self.policy.handle(event, self.witness.now_s, self.witness.sent_by_all())
         self.wake_at_s = decision.wake_at_s
@@ -389,12 +390,11 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 def test_no_order_of_events_breaks_the_policy() -> None:
-    run_state_machine_as_test(
-        AdmissionMachine,
-        settings=settings(  # TODO: random again once the order of two that are told why they wait is settled (issue 6)
-            derandomize=True, max_examples=600, stateful_step_count=50, deadline=None, suppress_health_check=HEALTH
-        ),
-    )
+    examples = settings(max_examples=400, stateful_step_count=50, deadline=None, suppress_health_check=HEALTH)
+    for _ in range(4):  # chance leaves a rule out in one round of ten
+        run_state_machine_as_test(AdmissionMachine, settings=examples)
+        if not untested(counts):
+            break
+    assert not untested(counts), counts
     assert counts["steps"] >= STEPS_WANTED, counts
-    assert not [rule for rule in TESTED if not counts[rule]], f"not put to the test: {counts}"
     assert counts["unsure"] < counts["steps"] / 100, counts

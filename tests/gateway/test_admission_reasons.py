@@ -290,3 +290,12 @@ def test_prompts_that_turned_cold_in_line_keep_out_no_warm_one() -> None:
     desk.reprice(dict.fromkeys((desk.waits("ben"), desk.waits("ben")), COLD))
     assert isinstance(desk.arrive("ben", cost=WARM), Queued)
     assert isinstance(desk.arrive("ben", cost=COLD), Rejected)
+
+
+def test_an_arrival_that_brings_a_higher_bound_first_serves_who_waits_already() -> None:
+    desk = Desk(streams=8, queue_cold_per_seat=2)
+    desk.runs("ana")
+    first = desk.waits("ana", COLD, own_max=1)
+    second = desk.waits("ana", COLD, run_s=-50.0)
+    assert [desk.why(id).kind for id in (first, second)] == [WaitKind.QUIET, WaitKind.COLD_LINE]
+    assert desk.until(60.0)[0] == (20.0, first), "its clock began before the second one was there"
