@@ -17,7 +17,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -167,6 +167,7 @@ class Daemon:
                 await self._stop.wait()
                 self._log.info("daemon.stopping")
                 self.board.update(stopping=True)
+                engine.ending()
                 await gateway.stop(self.config.gateway.drain_s)
                 await gateway_task
                 stand_in = group.create_task(answer_absent(public))
@@ -197,7 +198,7 @@ class Daemon:
         paths = self.paths
         in_use = self._using.in_use()
         composed = in_use.composed()
-        around = Around(self._streams, ReadingSpeed(paths.state_dir).longest_prefill_s)
+        around = Around(self._streams, self._served, ReadingSpeed(paths.state_dir).longest_prefill_s)
         uses_cards = not isinstance(self.config.engine, EmbeddedSettings)
         cards = CardsWait(paths.runtime_dir, self._log, uses_cards=uses_cards, root=Path(ROOT))
         return EngineSupervisor(
@@ -216,6 +217,9 @@ class Daemon:
         """What the gateway has running, as far as it answers: a dead one has none."""
         gateway = self._gateway
         return gateway.load.streams if gateway is not None and gateway.answers else 0
+
+    def _served(self) -> str:
+        return "" if self._gateway is None else self._gateway.served
 
     def _gateway_settings(self) -> GatewaySettings:
         config, paths = self.config, self.paths
@@ -238,17 +242,20 @@ class Daemon:
     # Verbs
 
     def _verbs(self) -> Mapping[str, Verb]:
-        assert self._engine is not None
-        supervised = self._engine.adapter.supervised
-        restarted = "the engine is being restarted" if supervised else "the engine, which is not ours, is asked anew"
         return {
-            "restart": _told(self._engine.restart, restarted),
-            "start-engine": self._start_engine,
+            "restart": self._unless_stopping(self._restart),
+            "start-engine": self._unless_stopping(self._start_engine),
             "stop": self._stop_asked,
-            "use": self._use,
+            "use": self._unless_stopping(self._use),
             "reload": lambda asked: self._reload(),
             "replace-gateway": self._replace_gateway,
         }
+
+    def _unless_stopping(self, verb: Verb) -> Verb:
+        async def asked(query: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
+            return STOPPING if self._stop.is_set() else await verb(query)
+
+        return asked
 
     def _note(self, who: str, verb: str, done: bool) -> None:
         """As the gateway notes what is asked of it; also when it is down."""
@@ -257,22 +264,22 @@ class Daemon:
 
     async def _use(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
         """Try another plan or environment, or with neither have what is in use proven."""
-        engine = self._engine
-        assert engine is not None
-        assert engine.in_use is not None
+        engine, gateway = self._engine, self._gateway
+        assert engine is not None and gateway is not None and engine.in_use is not None  # noqa: PT018
         pair = await self._using.pair(engine.in_use, asked)
         if not isinstance(pair, Pair) or self._stop.is_set():
             return STOPPING if isinstance(pair, Pair) else pair
         drain_s = self.config.gateway.drain_s
-        engine.use(pair, prove="prove" in asked, drained=self._drained(), drain_s=drain_s)
+        engine.use(pair, prove="prove" in asked, drained=gateway.drained(), drain_s=drain_s)
         return 202, {"said": said_of(pair, self._streams(), drain_s), "pair": pair.model_dump()}
 
-    def _drained(self) -> Callable[[], bool]:
-        """Whether no stream runs, by a probe of the gateway that began after it was told to send nothing more."""
-        gateway = self._gateway
-        assert gateway is not None
-        begun = gateway.pulse
-        return lambda: not gateway.answers or (gateway.pulse > begun + 2 and not gateway.load.streams)
+    async def _restart(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
+        assert self._engine is not None
+        hastened = self._engine.restart()
+        if hastened is not None:
+            return 202, {"said": f"running streams are ended now, and the engine is restarted with {hastened.shown}"}
+        ours = self._engine.adapter.supervised
+        return 202, {"said": f"the engine{' is being restarted' if ours else ', which is not ours, is asked anew'}"}
 
     async def _start_engine(self, asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
         assert self._engine is not None
@@ -390,11 +397,3 @@ def _deaf() -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def _told(act: Callable[[], None], said: str) -> Verb:
-    async def verb(asked: Mapping[str, str]) -> tuple[int, Mapping[str, object]]:
-        act()
-        return 202, {"said": said}
-
-    return verb

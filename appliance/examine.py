@@ -29,6 +29,7 @@ from appliance.engine.examined import Examined
 from appliance.engine.planned import beyond_validated, planned
 from appliance.engine.settings import DeclaredSettings, EmbeddedSettings, ExternalSettings, SpawnedSettings
 from appliance.engine.vllm.adapter import VllmEngine
+from appliance.engine.vllm.settings import VllmSettings, is_folder
 from appliance.plan.check import PLAN_IDS
 from appliance.plan.inspect_child import inspected
 from appliance.plan.inspection import Inspection, Question
@@ -81,7 +82,15 @@ class Examiner:
             seen = preflight.run_small(
                 self.paths.state_dir, look.wants, listen_host=listen_address(self.config)[0], root=self.root
             )
-        return Examined(seen.findings, look.inspection.state, look.profile)
+        return Examined(seen.findings, look.inspection.state, look.profile, self._model)
+
+    @property
+    def _model(self) -> str:
+        """The folder of the checkpoint, as far as the configuration names one."""
+        engine, planned_for = self.config.engine, self.config.plan.checkpoint
+        if isinstance(engine, VllmSettings) and engine.model is not None:
+            return engine.model if is_folder(engine.model) else ""
+        return "" if planned_for is None else str(planned_for)
 
     def preflight(self, *, deep: Deep | None = None, deadline_s: float | None = None) -> Preflight:
         """The whole look, cards and all; kept in the state folder."""

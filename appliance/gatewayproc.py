@@ -25,6 +25,7 @@ import signal
 import socket
 import time
 from asyncio.subprocess import PIPE
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -62,7 +63,8 @@ HUNG = "killed, it did not answer"
 
 class GatewayProcess:
     """One per daemon; `write_settings`, then `run` for ever, `stop` once. `pulse` grows with every step of the
-    supervision: a probe that ended, a start, a look at one that does not go."""
+    supervision: a probe that ended, a start, a look at one that does not go. `served`: the start of the engine that
+    answered a request to its end last, by any gateway so far."""
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class GatewayProcess:
         self._replacing = self._hung = False
         self._unborn = 0
         self._load = Load()
+        self.served = ""
         self.pulse = 0
         self._live = asyncio.Event()
         self._gone = asyncio.Event()
@@ -102,6 +105,11 @@ class GatewayProcess:
     def load(self) -> Load:
         """What the gateway said at its last probe."""
         return self._load
+
+    def drained(self) -> Callable[[], bool]:
+        """Tells whether no stream runs any more, by a probe that began after this: when nothing more is sent."""
+        begun = self.pulse
+        return lambda: not self.answers or (self.pulse > begun + 2 and not self.load.streams)
 
     async def answered(self) -> None:
         """Wait until a gateway answers."""
@@ -313,7 +321,8 @@ class GatewayProcess:
                     await asyncio.sleep(PROBE_S if self._live.is_set() else 0.05)  # its socket may be made again
                 else:
                     missed = 0
-                    self._load = _load_of(said)
+                    self._load = load = _load_of(said)
+                    self.served = load.served or self.served
                     self._live.set()
                     await asyncio.sleep(PROBE_PAUSE_S)
                 too_late = not self._live.is_set() and time.monotonic() > first_until_s
@@ -358,6 +367,7 @@ def _load_of(said: httpx.Response) -> Load:
     """What a probe was answered; a gateway of another version may say more, less, or nothing."""
     try:
         told = said.json()
-        return Load(int(told["streams"]), int(told["waiting"]), str(told.get("mode", "")))
+        more = str(told.get("mode", "")), str(told.get("served", ""))
+        return Load(int(told["streams"]), int(told["waiting"]), *more)
     except (ValueError, TypeError, KeyError, AttributeError):
         return Load()

@@ -37,12 +37,13 @@ TITLE_MAX = 160
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a gateway said at its last probe: streams that run, requests in line, and the operator's mode, "" when it
-    does not tell."""
+    """What a gateway said at its last probe: streams that run, requests in line, the operator's mode, and which start
+    of the engine answered a request to its end last; "" when it does not tell."""
 
     streams: int = 0
     waiting: int = 0
     mode: str = ""
+    served: str = ""
 
 
 class Gateway(Protocol):

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from appliance.box.probe_host import family
 from appliance.config import Config, Paths
-from appliance.engine import pairs_kept
+from appliance.engine import pairs, pairs_kept
 from appliance.engine.adapter import Adapter
 from appliance.engine.environments import find
 from appliance.engine.in_use import Composed, InUse
 from appliance.engine.settings import EmbeddedSettings, ExternalSettings
+from appliance.engine.vllm.place import environment_name
+from appliance.engine.vllm.profiles import PROFILES
 from appliance.engine.vllm.settings import VllmSettings
 from appliance.errors import ConfigError, MoeError
 from appliance.examine import Examiner
@@ -29,7 +31,14 @@ from gateway.logs import Log
 from gateway.state import Finding, Pair, Severity
 
 Said = tuple[int, Mapping[str, object]]
-STOPPING: Said = 409, {"error": "the box is being stopped", "remedy": "start it, then run the same command again"}
+STOPPING: Said = (
+    409,
+    {
+        "said": "the box is being stopped, and nothing is started any more",
+        "error": "the box is being stopped",
+        "remedy": "start it, then run the same command again",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ class Using:
         plan = planfile.load(Path(named)) if named else None
         copy = pairs_kept.keep_plan(self.paths.state_dir, plan, Path(named)) if plan is not None and named else None
         pair = in_use.with_(_text(copy), environment)
-        looked = self._examiner(pair, family(Path("/"), os.getpid())).examine()
+        looked = self._examiner(in_use.meant(pair), family(Path("/"), os.getpid())).examine()
         failed = [found for found in looked.findings if found.severity is Severity.FAIL]
         if failed:
             raise _Refused(tuple(failed))
@@ -119,10 +128,12 @@ def as_used(config: Config, paths: Paths) -> Config:
     """What the engine's next start is made of: the configuration with the pair in use, as it is kept. For those who
     only look; raises nothing."""
     kept = pairs_kept.load(paths.state_dir)
-    if kept is None or kept.toml != _of_toml(config):
+    if kept is None:
         return config
+    current = kept.current if kept.toml == _of_toml(config) else Pair()
     try:
-        return with_pair(config, kept.current)
+        name = _environment(with_pair(config, current))
+        return with_pair(config, pairs.meant(kept, current, name))
     except ConfigError:
         return config
 
@@ -140,6 +151,14 @@ def _known(state_dir: Path, config: Config, name: str) -> str:
     if found is None:
         raise MoeError(f"there is no environment {printable(name)} here", "moe-appliance engine list")
     return found.id
+
+
+def _environment(config: Config) -> str:
+    """What the engine runs in, as the configuration says it; "" = in none of ours."""
+    engine = config.engine
+    if not isinstance(engine, VllmSettings) or engine.python is not None:
+        return ""
+    return environment_name(engine, PROFILES[engine.profile])
 
 
 def _of_toml(config: Config) -> Pair:

@@ -76,7 +76,7 @@ class Engine:
 
 @dataclass(slots=True)
 class Core:
-    """One per process."""
+    """One per process. `served`: id of the engine's start that answered a request to its end last, "" = none did."""
 
     settings: GatewaySettings
     seats: HeldFile[SeatBook]
@@ -100,6 +100,7 @@ class Core:
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     tokens_out: Counter[str] = field(default_factory=Counter)
     tallies: Tallies = field(default_factory=Tallies)
+    served: str = ""
     history: History = field(default_factory=History)
     ledger: Ledger | None = None
     connections: Connections = field(default_factory=Connections)

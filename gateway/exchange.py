@@ -272,14 +272,14 @@ class Exchange:
     # The reply
 
     async def _relay(self, reply: EngineReply, engine: Engine) -> None:
-        assert self.prepared is not None
-        assert reply.tap is not None
+        assert self.prepared is not None and reply.tap is not None  # noqa: PT018
         if reply.status != 200:
             await self._relay_refusal(reply, engine)
             return
         if reply.tap.streamed != self.prepared.stream:
             raise EngineError(problems.engine_lost("it did not answer in the form that was asked for"))
         await (self._relay_stream(reply) if reply.tap.streamed else self._relay_whole(reply))
+        self.core.served = engine.start_id
 
     async def _relay_stream(self, reply: EngineReply) -> None:
         """Forward events as they come; heartbeats fill the silence between two."""

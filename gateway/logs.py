@@ -62,6 +62,7 @@ EVENTS = frozenset(
         "daemon.swept",
         "engine.phase",
         "engine.ended",
+        "engine.withheld",
         "engine.abilities",
         "engine.host_kv",
         "engine.cards",

@@ -146,7 +146,8 @@ def control_app(core: Core) -> Starlette:
 
     async def live(request: Request) -> Response:
         places = core.limiter.view()
-        return JSONResponse({"streams": len(places.running), "waiting": len(places.waiting), "mode": core.mode})
+        now = {"streams": len(places.running), "waiting": len(places.waiting), "mode": core.mode}
+        return JSONResponse(now | {"served": core.served})
 
     async def status(request: Request) -> Response:
         return Response(view(core.box, snapshot(core), core.now()).model_dump_json(), media_type="application/json")

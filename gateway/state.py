@@ -84,7 +84,8 @@ class BudgetBar(_Wire):
 
 class PlanState(_Wire):
     """The plan that the daemon checked. `fits`: every card and node holds what it must; `verdict`: the sentence that
-    says it. `made`: the daemon made the plan itself."""
+    says it. `made`: the daemon made the plan itself. `remake`: the command that makes such a plan anew, without a
+    number of experts."""
 
     plan_id: str
     file: str
@@ -95,6 +96,7 @@ class PlanState(_Wire):
     verdict: str
     bars: tuple[BudgetBar, ...] = ()
     made: bool = False
+    remake: str = ""
 
 
 class Phase(StrEnum):

@@ -22,6 +22,7 @@ from appliance.cli.checkpoint_progress import duration, gib
 from appliance.cli.context import JsonOption, say
 from appliance.cli.engine_progress import shown
 from appliance.cli.terminal import finding, plain, table
+from appliance.engine import pairs_kept
 from appliance.engine.environments import folders, manifest, verify
 from appliance.engine.environments.folders import Environment
 from appliance.engine.environments.install import Installed, install, lock_of
@@ -52,8 +53,8 @@ def install_verb(
 ) -> None:
     """Make an engine's own Python environment, of locked packages. Run again, it goes on where it was ended.
 
-    What serves now goes on serving. `engine use` puts the new one on trial, with a way back; where none was chosen by
-    it, the engine's next start takes the new one."""
+    What serves now goes on serving, after a restart as well: `engine use` puts the new one on trial, with a way back.
+    Where none of this name has served yet, the engine's next start takes the new one."""
     box: Box = ctx.obj
     try:
         with shown() as on_progress:
@@ -65,6 +66,10 @@ def install_verb(
         raise
     for sentence in _installed_lines(done):
         print(sentence)
+    kept = pairs_kept.load(box.paths.state_dir)
+    used = "" if kept is None else kept.current.environment or kept.served
+    if (untried := folders.newer(box.paths.state_dir, used)) is not None and untried.id == done.environment.id:
+        print(f"{plain(used)} stays in use. To try the new one, with a way back: moe-appliance engine use {name}")
     _findings(done.findings)
     if any(one.id in verify.BROKEN for one in done.findings):
         raise typer.Exit(1)

@@ -70,6 +70,7 @@ def command(ctx: typer.Context, as_json: JsonOption = False) -> None:
             "flags": flags,
             "variables": env,
             "tier": tier,
+            "withheld": looked.command.withheld,
             "replaced": [asdict(one) for one in looked.command.replaced],
             "findings": [one.model_dump(mode="json") for one in examined.findings],
         }
@@ -78,6 +79,9 @@ def command(ctx: typer.Context, as_json: JsonOption = False) -> None:
         _print(argv[:first], env, flags, tier)
         for old in looked.command.replaced:
             say(f"[engine] args takes the place of {plain(shlex.join(old.words))} ({old.why}).")
+        if looked.command.withheld:
+            names = ", ".join(looked.command.withheld)
+            say(f"Set here, and not passed on: {plain(names)}. For the engine they are said in [engine] env.")
         _findings(examined.findings)
     if any(one.severity is Severity.FAIL for one in examined.findings):
         raise typer.Exit(1)

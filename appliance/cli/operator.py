@@ -120,7 +120,12 @@ def _done(answer: httpx.Response, remedy: str) -> str:
 
 
 def _said(answer: httpx.Response) -> str:
-    return str(_json(answer).get("said", f"answered {answer.status_code}"))
+    """What the daemon did. Raises MoeError when it did not."""
+    said = _json(answer)
+    words = str(said.get("said", f"answered {answer.status_code}"))
+    if answer.is_error:
+        raise MoeError(f"not done: {words}", str(said.get("remedy", "moe-appliance status")))
+    return words
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:

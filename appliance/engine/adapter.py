@@ -57,7 +57,8 @@ class Required:
 class Launch:
     """One start of an engine.
 
-    `argv`: empty when nothing is spawned. `env`: every addition to the daemon's own environment.
+    `argv`: empty when nothing is spawned. `env`: every addition to the daemon's own environment; `withheld`: names of
+    that one which it does not get.
     `url`: without a trailing slash, or `unix:` and the path of a socket; "" = it has no server and computes for another
     box: it is well once all of `required` was said, until `gone` ends, with the cause. `key_file`: what the engine
     wants as bearer token, None = no key; send it with the health probe as well. `health_path`: answers 200 once the
@@ -83,6 +84,7 @@ class Launch:
     canary_s: float = 0.0
     promise: Promise | None = None
     gone: Callable[[], Awaitable[Cause]] | None = None
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,31 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from appliance.box.probe_log import found_in
-from appliance.engine.failures import Context, Exit, diagnose
+from appliance.engine.examined import Examined
+from appliance.engine.failures import Context, Exit, VramHolder, diagnose, plan_room
 from appliance.engine.failures.kernel_log import oom_kills
 from gateway.state import Cause
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """`streams`: what the gateway has running, 0 while it does not answer; `longest_prefill_s`: by what was measured
-    here, of a profile's name, a model and so many tokens, None = not known; `cards`: what each card holds now, bytes by
-    index, None = not known; `context`: what explains an end beside the log; `looked`: called after each look at a run's
-    processes."""
+    """`streams`: what the gateway has running, 0 while it does not answer; `served`: id of the start that answered
+    somebody last, "" = none did; `longest_prefill_s`: by what was measured here, of a profile's name, a model and so
+    many tokens, None = not known; `cards`: what each card holds now, bytes by index, None = not known; `context`: what
+    explains an end beside the log; `looked`: called after each look at a run's processes."""
 
     streams: Callable[[], int] = lambda: 0
+    served: Callable[[], str] = lambda: ""
     longest_prefill_s: Callable[[str, str, int], float | None] = lambda profile, model, tokens: None
     cards: Callable[[], Mapping[int, int] | None] = lambda: None
     context: Callable[[], Context] = Context
     looked: Callable[[], None] = lambda: None
+
+
+def context_of(environment: str, seen: Examined, holders: tuple[VramHolder, ...]) -> Context:
+    """What is known of a start before it begins. `seen`: the look that went before it."""
+    plan = None if seen.plan is None else plan_room.figures(seen.plan)
+    return Context(environment=environment, model=seen.model, plan=plan, holders=holders)
 
 
 def explained(exit_: Exit, lines: Sequence[str], kernel: Sequence[str], pids: Set[int], context: Context) -> Cause:

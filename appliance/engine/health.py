@@ -1,7 +1,9 @@
-"""Asks an engine whether it lives, and whether it works. Talks HTTP to the engine and reads the clock.
+"""Asks an engine whether it lives, and whether it works. Talks HTTP to the engine, looks for its socket, reads the
+clock.
 
 Three questions; the decisions about the last two are progress_watch.py's:
-1. Its health path, all the time: five answers in a row that did not come are a loss.
+1. Its health path, all the time, over a connection of its own, as whoever comes next: five answers in a row that did
+   not come are a loss. So an engine whose socket was removed is lost: it works, and nobody reaches it any more.
 2. Its counters at /metrics, once it serves, beside what the gateway says that it has running.
 3. One token, idle or under suspicion. The prompt is constant and shorter than any block of a cache, so that it neither
    finds nor leaves anything there.
@@ -12,15 +14,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
 
 import httpx
 
-from appliance.engine import progress_watch
+from appliance.engine import progress_watch, unix_socket
 from appliance.engine.adapter import Launch
 from appliance.engine.connect import engine_client
 from appliance.engine.probe_forms import CHAT
 from appliance.engine.probe_stream import metrics
 from appliance.engine.progress_watch import Act, Counts, Limits, Watch
+from appliance.printable import printable
 from gateway.state import Cause
 
 HEALTH_S = 2.0
@@ -78,7 +83,7 @@ class Health:
 
     async def _watch_health(self) -> None:
         misses = 0
-        async with engine_client(self.launch.url, self.key, HEALTH_S, transport=self.transport) as client:
+        async with engine_client(self.launch.url, self.key, HEALTH_S, transport=self.transport, reuse=False) as client:
             while True:
                 pause_s = HEALTH_S if self.healthy.is_set() else HEALTH_STARTING_S
                 try:
@@ -101,6 +106,9 @@ class Health:
         missed_s = HEALTH_MISSES_MAX * HEALTH_S
         if self.unreachable is not None:
             return self.unreachable(missed_s)
+        path = unix_socket.path_of(self.launch.url)
+        if path is not None and not path.exists():
+            return _unreached(path)
         why = str(error) or type(error).__name__
         return Cause(
             id="engine.hung",
@@ -142,8 +150,7 @@ class Health:
     async def _counts(self, client: httpx.AsyncClient) -> Counts | None:
         if self.launch.metrics is None:
             return None
-        text = await metrics(client, HEALTH_S)
-        return progress_watch.counts_of(text.splitlines(), self.launch.metrics)
+        return progress_watch.counts_of(await metrics(client, HEALTH_S), self.launch.metrics)
 
     async def _token(self, client: httpx.AsyncClient, serving: Serving) -> bool:
         """Whether it answers, with whatever."""
@@ -158,3 +165,14 @@ class Health:
         except (httpx.HTTPError, TimeoutError):
             return False
         return True
+
+
+def _unreached(path: Path) -> Cause:
+    """`engine.socket_gone`: the engine may live; its socket cannot be made again from outside."""
+    shown = printable(str(path))
+    return Cause(
+        id="engine.socket_gone",
+        title=f"The engine's socket {shown} is missing: somebody removed it, and nobody reaches the engine.",
+        remedy=f"ls -la {quote(printable(str(path.parent)))} (the restart makes it anew; when it goes again, see what "
+        "cleans that folder, or set another runtime_dir)",
+    )

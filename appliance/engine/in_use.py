@@ -13,11 +13,12 @@ from pathlib import Path
 
 from appliance.engine import environments, pairs, pairs_kept
 from appliance.engine.adapter import Adapter
+from appliance.engine.environments import Environment
 from appliance.engine.examined import Examined
 from appliance.engine.pairs import Pairs
 from appliance.printable import printable
 from gateway.logs import Log
-from gateway.state import Cause, Finding, Pair, Severity
+from gateway.state import Cause, Finding, Pair, Reverted, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class InUse:
     log: Log
     pairs: Pairs = field(init=False)
     _composed: bool = False
+    _serves_in: str = ""
 
     def __post_init__(self) -> None:
         kept = pairs_kept.load(self.state_dir) or Pairs(toml=self.toml)
@@ -53,11 +55,15 @@ class InUse:
     def composed(self) -> Composed:
         """What the current pair makes of the configuration, for a start. Raises ConfigError."""
         self._composed = True
-        return self.compose(self.pairs.current)
+        return self.compose(self.meant(self.pairs.current))
+
+    def meant(self, pair: Pair) -> Pair:
+        """`pair` with the very environment that a start of it takes. Raises ConfigError."""
+        return pairs.meant(self.pairs, pair, self.compose(pair).adapter.environment)
 
     def forget(self) -> None:
         """What appliance.toml says is in use, whatever was chosen before."""
-        self._set(Pairs(toml=self.toml))
+        self._set(Pairs(toml=self.toml, served=self.pairs.served))
 
     def with_(self, plan_file: str | None, environment: str | None) -> Pair:
         """The pair in use, on trial or not, with one half of it replaced; None leaves a half as it is."""
@@ -75,7 +81,7 @@ class InUse:
 
     def _environment(self, pair: Pair) -> str:
         """Id of the environment that `pair` means now; a name that means none stays one."""
-        name = self.compose(pair).adapter.environment
+        name = self.compose(self.meant(pair)).adapter.environment
         found = environments.find(self.state_dir, name)
         return name if found is None else found.id
 
@@ -87,10 +93,16 @@ class InUse:
         """The box is being stopped."""
         self._set(pairs.stopped(self.pairs))
 
+    def served(self, environment: str) -> None:
+        """The engine is READY in `environment`, an id; "" = in none of ours. One that its id does not lead to (its name
+        is a link to elsewhere) is not kept."""
+        self._serves_in = environment if environments.find(self.state_dir, environment) is not None else ""
+        self._set(pairs.served(self.pairs, self._serves_in))
+
     def settled(self) -> None:
         """The engine has been READY for long enough."""
         if self._composed:
-            self._set(pairs.settled(self.pairs))
+            self._set(pairs.served(pairs.settled(self.pairs), self._serves_in))
 
     def ended(self, cause: Cause) -> bool:
         """A start ended or was refused for `cause`; True = that ended a trial, and what is in use now is to be
@@ -104,20 +116,13 @@ class InUse:
         return True
 
     def findings(self) -> tuple[Finding, ...]:
-        """`engine.reverted`: the last pair that was tried did not come to serve."""
-        told = self.pairs.reverted
-        if told is None:
-            return ()
-        return (
-            Finding(
-                id="engine.reverted",
-                severity=Severity.WARN,
-                title="What was tried last did not come to serve; what served before serves again",
-                observed=f"{told.tried.shown}: {told.cause.title}",
-                required="an engine that is ready, and stays so for 5 minutes",
-                remedy=told.cause.remedy,
-            ),
-        )
+        """`engine.reverted`: the last pair that was tried did not come to serve. `engine.newer`: what is in use is not
+        the last installation of its engine."""
+        told, now = self.pairs.reverted, self.meant(self.pairs.current).environment or ""
+        newer = environments.newer(self.state_dir, now)
+        if newer is not None and told is not None and told.tried.environment == newer.id:
+            newer = None
+        return (*(() if told is None else (_reverted(told),)), *(() if newer is None else (_newer(newer, now),)))
 
     def _set(self, wanted: Pairs) -> None:
         if wanted != self.pairs:
@@ -129,3 +134,25 @@ class InUse:
             pairs_kept.save(self.state_dir, self.pairs)
         except OSError as error:
             self.log.warning("engine.pair_unkept", error=str(error))
+
+
+def _reverted(told: Reverted) -> Finding:
+    return Finding(
+        id="engine.reverted",
+        severity=Severity.WARN,
+        title="What was tried last did not come to serve; what served before serves again",
+        observed=f"{told.tried.shown}: {told.cause.title}",
+        required="an engine that is ready, and stays so for 5 minutes",
+        remedy=told.cause.remedy,
+    )
+
+
+def _newer(newer: Environment, now: str) -> Finding:
+    return Finding(
+        id="engine.newer",
+        severity=Severity.INFO,
+        title="What is in use is not the last installation of the engine",
+        observed=f"{printable(now)} is in use, {newer.id} was installed last",
+        required="what is in use stays until another one is tried",
+        remedy=f"moe-appliance engine use {newer.name}   goes back by itself if it does not come to serve",
+    )

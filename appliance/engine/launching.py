@@ -34,9 +34,10 @@ def free_port() -> int:
         return port
 
 
-def inherited() -> Mapping[str, str]:
-    """What an engine has of the daemon's own environment."""
-    return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+def environ_of(launch: Launch) -> Mapping[str, str]:
+    """The engine's environment: the daemon's own but for what is not the engine's, and what the launch adds."""
+    kept_back = NOT_INHERITED.union(launch.withheld)
+    return {name: value for name, value in os.environ.items() if name not in kept_back} | dict(launch.env)
 
 
 def key_of(launch: Launch) -> str | None:

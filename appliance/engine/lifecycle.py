@@ -17,8 +17,9 @@ Rules:
   box's doing and is over when that one is back. A cause that the next start
   would meet again (`retry` False) is FAILED at once.
 - What the former engine held and nobody can free is NEEDS_REBOOT: no start until somebody asks.
-- A run that was READY for `STABLE_S` clears the counts, one that hung after `STABLE_HUNG_S`, and so does StartAsked or
-  RestartAsked.
+- A run that was READY for `STABLE_S` and answered somebody clears the counts, one that hung after `STABLE_HUNG_S`, and
+  so does StartAsked or RestartAsked. The warm-up and the canary are nobody: an engine that each first request ends is
+  FAILED however long it stood idle before.
 - A KV tier in host RAM that was not proven, or that engines end with (at the warm-up, for a cause that names it, or
   for the same cause three times), is left out of the next starts: `host_kv_off`. Only RestartAsked tries it again.
 - An engine that is killed because it hangs (StartTimeout, StartFailed, HealthLost, WarmUpFailed) is STOPPING with
@@ -52,6 +53,7 @@ from appliance.engine.lifecycle_events import (
     Publish,
     Refused,
     RestartAsked,
+    Served,
     SetTimer,
     Spawn,
     Spawned,
@@ -72,7 +74,7 @@ BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
 SAME_CAUSE_LIMIT = 3
 STABLE_S = 300.0
-"""READY for so long clears the counts."""
+"""READY for so long, and of use to somebody, clears the counts."""
 STABLE_HUNG_S = 3600.0
 """The same for a run that hung: to see that takes minutes in which the engine is READY."""
 
@@ -105,7 +107,7 @@ def backoff_s(crashes: int) -> float:
 
 def _enter(state: State, phase: Phase, now_s: float, **changes: Any) -> State:
     """`state` in another phase: what described the former phase is cleared."""
-    cleared: dict[str, Any] = {"step": "", "progress": None, "retry_at_s": None, "ready_at_s": None}
+    cleared: dict[str, Any] = {"step": "", "progress": None, "retry_at_s": None, "ready_at_s": None, "served": False}
     if phase not in (Phase.STARTING, Phase.WARMING, Phase.READY, Phase.STOPPING):
         cleared |= {"pid": None, "start_id": "", "host_kv": False}
     if phase is not Phase.READY:
@@ -119,9 +121,9 @@ def _cleared_counts(state: State) -> State:
 
 
 def _settled(state: State, cause: Cause, now_s: float) -> State:
-    """The counts are cleared when a run that ends now was READY for long enough."""
+    """The counts are cleared when a run that ends now was READY for long enough, and served."""
     enough_s = STABLE_HUNG_S if cause.id == HUNG else STABLE_S
-    stable = state.ready_at_s is not None and now_s - state.ready_at_s >= enough_s
+    stable = state.served and state.ready_at_s is not None and now_s - state.ready_at_s >= enough_s
     return _cleared_counts(state) if stable else state
 
 
@@ -252,10 +254,15 @@ def _warm(state: State, event: WarmUpDone, now_s: float) -> Step:
         warm_tok_per_s=event.tok_per_s,
         abilities=event.abilities,
         probes=event.probes,
+        served=not event.models,  # a part of another box answers nobody
         ready_at_s=now_s,
         cause=None,
     )
     return ready, (Publish(),)
+
+
+def _served(state: State, event: Served, now_s: float) -> Step:
+    return replace(state, served=True), ()
 
 
 def _without_host_kv(state: State, event: HostKvUnproven, now_s: float) -> Step:
@@ -347,6 +354,7 @@ TABLE: Mapping[type[Event], Mapping[Phase, Rule]] = MappingProxyType(
         Spawned: _row({_spawned: (_STARTING,), _spawned_too_late: (_STOPPING,)}, "no Spawn is open"),
         HealthOk: _row({_health_ok: (_STARTING,)}, "known already, or no longer of interest"),
         WarmUpDone: _row({_warm: (_WARMING,)}, "the run it belongs to is over"),
+        Served: _row({_served: (_READY,)}, "the run it belongs to is over"),
         WarmUpFailed: _row({_kill_for_cause: (_WARMING,)}, "the run it belongs to is over"),
         HostKvUnproven: _row({_without_host_kv: (_WARMING,)}, "the run it belongs to is over"),
         HealthLost: _row({_health_lost: (_READY,)}, "before READY the start timeout judges"),

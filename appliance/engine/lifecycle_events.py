@@ -94,6 +94,13 @@ class WarmUpDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """The engine has answered a request of somebody else's to its end."""
+
+    start_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WarmUpFailed:
     """The engine is healthy and does not answer as it should."""
 
@@ -165,6 +172,7 @@ Event: TypeAlias = (
     | Spawned
     | HealthOk
     | WarmUpDone
+    | Served
     | WarmUpFailed
     | HostKvUnproven
     | HealthLost

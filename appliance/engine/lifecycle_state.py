@@ -23,8 +23,9 @@ class State:
 
     `alive`: a Spawn has not been answered by its Exited. `cause`: why it ended, did not start, or is being
     killed. `crashes`: in a row, sets the backoff; `same_cause`: how many of the last had `cause_id`.
-    `restarts`: starts after a crash, never cleared. `warm_tok_per_s`: measured by the warm-up. `host_kv`: this run has
-    the KV tier in host RAM; `host_kv_off`: why the next start does without.
+    `restarts`: starts after a crash, never cleared. `warm_tok_per_s`: measured by the warm-up. `served`: this run
+    answered somebody, or is to answer nobody. `host_kv`: this run has the KV tier in host RAM; `host_kv_off`: why the
+    next start does without.
     """
 
     phase: Phase = Phase.OFF
@@ -48,5 +49,6 @@ class State:
     same_cause: int = 0
     crashes: int = 0
     restarts: int = 0
+    served: bool = False
     ready_at_s: float | None = None
     retry_at_s: float | None = None

@@ -8,7 +8,9 @@ Rules:
 3. A start of a trial that ends before leads back to the pair before, once, and `reverted` says why until the next
    `use`. Going back is no trial: should that pair fail too, it fails as any engine does.
 4. `NOT_THE_PAIRS` say nothing of the pair: the trial goes on with the next start.
-5. A daemon that was killed while a pair was on trial goes back as well: nobody saw how it would have ended. After a
+5. An installation that was never tried is not taken by a restart: where a pair says by its name alone which environment
+   it runs in, that is the one of this name which served last, until `engine use` tries another.
+6. A daemon that was killed while a pair was on trial goes back as well: nobody saw how it would have ended. After a
    stop in good order the trial begins anew.
 """
 
@@ -20,7 +22,9 @@ from gateway.state import Cause, Pair, Reverted
 
 SETTLED_S = 300.0
 """READY for so long makes a trial good. Source: lifecycle.STABLE_S, after which an engine counts as stable."""
-NOT_THE_PAIRS = frozenset({"engine.stopped", "engine.guard_lost", "engine.record_failed", "engine.vram_held"})
+NOT_THE_PAIRS = frozenset(
+    {"engine.stopped", "engine.guard_lost", "engine.record_failed", "engine.vram_held", "engine.socket_gone"}
+)
 """Ends that another pair would have met as well."""
 INTERRUPTED = Cause(
     id="engine.trial_interrupted",
@@ -33,7 +37,7 @@ INTERRUPTED = Cause(
 class Pairs:
     """`toml`: what appliance.toml said when `current` was chosen. `before`: what a trial goes back to, None = nothing
     is on trial. `begun`: the trial's start has begun. `prove`: it must also serve two prompts of the longest length.
-    """
+    `served`: id of the environment that served last and was not on trial, "" = none is known."""
 
     toml: Pair = field(default_factory=Pair)
     current: Pair = field(default_factory=Pair)
@@ -41,6 +45,7 @@ class Pairs:
     begun: bool = False
     prove: bool = False
     reverted: Reverted | None = None
+    served: str = ""
 
     @property
     def trial(self) -> Pair | None:
@@ -51,10 +56,21 @@ class Pairs:
 def found(kept: Pairs, toml: Pair, now_s: float) -> Pairs:
     """What holds at the start of a daemon, by what was kept and what appliance.toml says now."""
     if kept.toml != toml:  # 1
-        return Pairs(toml=toml)
-    if kept.before is not None and kept.begun:  # 5
+        return Pairs(toml=toml, served=kept.served)
+    if kept.before is not None and kept.begun:  # 6
         return _back(kept, INTERRUPTED, now_s)
     return kept
+
+
+def meant(pairs: Pairs, pair: Pair, name: str) -> Pair:
+    """`pair` with the very environment that it runs in; `name`: what the configuration makes of it, "" = none."""
+    of = pairs.served.rpartition("-")[0]
+    return pair.model_copy(update={"environment": pairs.served}) if of and of == name else pair  # 5
+
+
+def served(pairs: Pairs, environment: str) -> Pairs:
+    """The engine serves in `environment`, an id; "" = in none of ours."""
+    return replace(pairs, served=environment) if environment and pairs.before is None else pairs
 
 
 def tried(pairs: Pairs, pair: Pair, *, prove: bool = False) -> Pairs:

@@ -66,8 +66,11 @@ def keep_plan(state_dir: Path, plan: Plan, named: Path) -> Path:
 
 
 def environments(state_dir: Path) -> frozenset[str]:
-    """Names and ids of what may be started next: the present environment, and the one that a trial goes back to."""
-    return frozenset(pair.environment for pair in _needed(state_dir) if pair.environment)
+    """Names and ids of what may be started next: the present environment, the one that a trial goes back to, and the
+    one that served last."""
+    pairs = load(state_dir)
+    last = frozenset({pairs.served} if pairs is not None and pairs.served else ())
+    return last.union(pair.environment for pair in _needed(state_dir) if pair.environment)
 
 
 def _in_use(state_dir: Path) -> set[Path]:

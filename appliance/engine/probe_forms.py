@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 import zlib
@@ -44,6 +45,8 @@ _BUSY = (408, 425, 429, 502, 503, 504)
 _PIXELS = 64
 _CACHE_CONFIG = "vllm:cache_config_info{"
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+_SAMPLE = re.compile(r'(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(\S+)')
+"""What follows a metric's name: its labels, and its value."""
 
 
 class Verdict(Enum):
@@ -184,12 +187,15 @@ def kv_tokens(metrics: str) -> int | None:
 
 
 def counter(metrics: str, name: str) -> float | None:
-    """The sum of a Prometheus counter over all of its labels; None = it is not there."""
-    values = [match.group(1) for match in re.finditer(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)", metrics, re.MULTILINE)]
+    """The sum of a Prometheus counter, or gauge, over all of its labels. None = it is not there, or one of its samples
+    is no finite number: the sum of the others would be another figure."""
+    samples = re.findall(rf"^{re.escape(name)}(?=[{{ \t])(.*)", metrics, re.MULTILINE)
     try:
-        return sum(map(float, values)) if values else None
+        values = [float(match[1]) if (match := _SAMPLE.match(sample)) else math.nan for sample in samples]
     except ValueError:
         return None
+    total = sum(values)
+    return total if values and math.isfinite(total) else None
 
 
 def parsed(body: bytes) -> Any:

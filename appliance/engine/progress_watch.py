@@ -10,16 +10,17 @@ An engine answers its health probe while its core hangs, and its metrics say the
    the engine has long written its end. No answer: it hangs.
 5. Idle for `IDLE_S`: one token is asked for as well; no answer twice in a row: it hangs. What somebody sent meanwhile
    makes the question void: it may have waited behind that. (What the engine says to run then is our own question.)
-6. Time is counted in looks, each for `LOOK_MAX_S` at most, so that a daemon that stood still suspects nobody.
+6. A counter that a look cannot read is as it was: it shows no movement, and the other one is believed.
+7. Time is counted in looks, each for `LOOK_MAX_S` at most, so that a daemon that stood still suspects nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from appliance.engine.adapter import MetricNames
+from appliance.engine.probe_forms import counter
 from gateway.state import Cause
 
 IDLE_S = 60.0
@@ -33,10 +34,11 @@ PREFILLS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What an engine counts: tokens written and read since its start, requests that run and wait now."""
+    """What an engine counts: tokens written and read since its start, None = not known; requests that run and wait
+    now."""
 
-    written: float
-    read: float
+    written: float | None
+    read: float | None
     running: float
     waiting: float
 
@@ -76,22 +78,12 @@ class Act(Enum):
     HUNG = "it hangs"
 
 
-def counts_of(lines: Iterable[str], names: MetricNames) -> Counts | None:
-    """The four figures in a text of Prometheus, each summed up over its labels; None when the tokens are not in it."""
-    found: dict[str, float] = {}
-    for line in lines:
-        name, _, rest = line.partition("{") if "{" in line.partition(" ")[0] else line.partition(" ")
-        if line.startswith("#") or name not in (names.written, names.read, names.running, names.waiting):
-            continue
-        try:
-            value = float(rest.rpartition("}")[2].split()[0])
-        except (ValueError, IndexError):
-            continue
-        found[name] = found.get(name, 0.0) + value
-    if names.written not in found or names.read not in found:
+def counts_of(metrics: str, names: MetricNames) -> Counts | None:
+    """The four figures in a text of Prometheus; None when neither counter of tokens can be read."""
+    written, read = counter(metrics, names.written), counter(metrics, names.read)
+    if written is None and read is None:
         return None
-    gauges = found.get(names.running, 0.0), found.get(names.waiting, 0.0)
-    return Counts(found[names.written], found[names.read], *gauges)
+    return Counts(written, read, counter(metrics, names.running) or 0.0, counter(metrics, names.waiting) or 0.0)
 
 
 def hang_limit_s(declared_s: float, longest_prefill_s: float | None) -> float:
@@ -104,9 +96,9 @@ def hang_limit_s(declared_s: float, longest_prefill_s: float | None) -> float:
 def looked(watch: Watch, counts: Counts | None, streams: int, elapsed_s: float, *, counted: bool = True) -> Watch:
     """After a look `elapsed_s` after the last one. `counts` None: it did not say. `counted` False: this engine has no
     such counters, so that nothing is ever suspected of it."""
-    now = replace(watch, counts=counts or watch.counts, streams=streams)
+    now = replace(watch, counts=_known(watch.counts, counts), streams=streams)
     elapsed_s = min(elapsed_s, LOOK_MAX_S)
-    if _moved(watch.counts, counts):
+    if _moved(watch.counts, now.counts):
         return replace(now, quiet_s=0.0, idle_s=0.0, misses=0)
     if now.busy:
         return replace(now, quiet_s=watch.quiet_s + elapsed_s if counted else 0.0, idle_s=0.0)
@@ -146,6 +138,14 @@ def hung(watch: Watch, limits: Limits) -> Cause:
     else:
         title = f"The engine hangs: idle, it did not write one token in {limits.canary_s:g} s, twice in a row."
     return Cause(id="engine.hung", title=title, remedy="moe-appliance status (shows its last log lines)")
+
+
+def _known(before: Counts | None, now: Counts | None) -> Counts | None:
+    """What is known after a look: rule 6."""
+    if before is None or now is None:
+        return now or before
+    written = before.written if now.written is None else now.written
+    return replace(now, written=written, read=before.read if now.read is None else now.read)
 
 
 def _moved(before: Counts | None, now: Counts | None) -> bool:

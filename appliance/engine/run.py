@@ -24,14 +24,14 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from pathlib import Path
 
-from appliance.engine import boot_times_kept, unix_socket
+from appliance.engine import boot_times_kept, unix_socket, warmup
 from appliance.engine.adapter import Adapter, HostTier, Launch
 from appliance.engine.around import Around, explained
 from appliance.engine.boot_times import Boot, Estimate
 from appliance.engine.failures import Exit
 from appliance.engine.health import Health, Serving
 from appliance.engine.host_bytes import HostBytes
-from appliance.engine.launching import inherited, key_of, launched, not_started, unreachable
+from appliance.engine.launching import environ_of, key_of, launched, not_started, unreachable
 from appliance.engine.lifecycle_events import (
     Event,
     Exited,
@@ -63,6 +63,9 @@ LAST_WORDS_S = 0.1
 UNBORN_GRACE_S = 2.0
 """Between SIGTERM and SIGKILL for an engine that has no answers to finish: it was never healthy, or is a part. Source:
 vLLM 0.26 ignored SIGTERM for more than 150 s while it loaded, measured."""
+DYING_S = 10.0
+"""How long an engine that broke off its warm-up is given to end. Source: vLLM 0.26 ended 4.9 s after its core, measured
+on an H200, and answered with an error meanwhile."""
 LOOK_S = 2.0
 """Between two looks at the processes of a start."""
 LOOK_SERVING_S = 10.0
@@ -231,11 +234,13 @@ class EngineRun:
         before = {} if self.cards is None else self.cards.used_before
         last = boot_times_kept.load(self.state_dir, self.mark)
         self._watch = StartWatch(time.monotonic(), self.adapter.phase_of, launch.required, last, before)
+        if launch.withheld:
+            self.log.info("engine.withheld", names=", ".join(launch.withheld))
         hear = self.ring.subscribe(self._on_line)
         try:
             process = await EngineProcess.start(
                 (*launch.argv, *self._more),
-                env={**inherited(), **launch.env},
+                env=environ_of(launch),
                 cwd=self.state_dir,
                 record=self.runtime_dir / "engine.record",
                 grace_s=launch.grace_s,
@@ -355,7 +360,17 @@ class EngineRun:
             self._served, self._model, self._context_tokens = True, done.models[0], done.context_tokens
             if isinstance(self._health, Health):
                 self._health.serves(Serving(self.adapter.served_model or self._model, done.abilities.dialects))
-        self.ask(done)
+        if not (isinstance(done, WarmUpFailed) and done.cause.id in warmup.DYING and await self._dies()):
+            self.ask(done)
+
+    async def _dies(self) -> bool:
+        """Whether it ends by itself now: then its end says why, and its last answer was only what came of it."""
+        with contextlib.suppress(TimeoutError):
+            if self._process is not None:
+                async with asyncio.timeout(DYING_S):
+                    await self._process.wait_ended()
+                    return True
+        return False
 
     @property
     def _missing(self) -> Cause | None:

@@ -17,9 +17,9 @@ from typing import assert_never
 from appliance.board import Board
 from appliance.engine import boot_times_kept, host_kv, host_kv_kept, lifecycle
 from appliance.engine.adapter import Adapter
-from appliance.engine.around import Around
-from appliance.engine.examined import Examined
-from appliance.engine.failures import Context, plan_room
+from appliance.engine.around import Around, context_of
+from appliance.engine.examined import Examined, causes_of
+from appliance.engine.failures import Context
 from appliance.engine.in_use import InUse
 from appliance.engine.lifecycle_events import (
     Effect,
@@ -34,6 +34,7 @@ from appliance.engine.lifecycle_events import (
     Publish,
     Refused,
     RestartAsked,
+    Served,
     SetTimer,
     Spawn,
     StartAsked,
@@ -52,7 +53,7 @@ from appliance.engine.vram_wait import CardsWait
 from appliance.errors import MoeError
 from appliance.unwaited import unwaited
 from gateway.logs import Log
-from gateway.state import Cause, EngineProfile, EngineState, Finding, HostKv, Pair, Phase, Severity
+from gateway.state import Cause, EngineState, Finding, HostKv, Pair, Phase
 
 FELL_BACK = frozenset({Phase.REFUSED, Phase.BACKOFF, Phase.FAILED})
 """A start ended, or was refused."""
@@ -88,7 +89,7 @@ class EngineSupervisor:
     _run: EngineRun | None = None
     _following: asyncio.Task[None] | None = None
     _timer: asyncio.TimerHandle | None = None
-    _profile: EngineProfile | None = None
+    _examined: Examined = field(default_factory=lambda: Examined(()))
     _spawned_s: float = 0.0
     _load_s: float | None = None
     _ring: LogRing = field(init=False)
@@ -102,11 +103,12 @@ class EngineSupervisor:
         self._state = State(host_kv_off=host_kv_kept.load(self.state_dir, self.adapter.host_tier))
         if self.in_use is not None:
             self._switch = Switch(
-                self.in_use, self._serving, lambda: self.adapter.environment, self._publish, self.restart
+                self.in_use,
+                lambda: self._state.phase is Phase.READY,
+                lambda: self.adapter.environment,
+                self._publish,
+                lambda: self.ask(RestartAsked()),
             )
-
-    def _serving(self) -> bool:
-        return self._state.phase is Phase.READY
 
     async def run(self) -> None:
         """Start the engine and look after it until cancelled."""
@@ -118,7 +120,11 @@ class EngineSupervisor:
                     if self._stopping and isinstance(event, StartAsked | RestartAsked):
                         continue  # or the stop would wait for ever
                     before = self._state
+                    if before.phase is Phase.READY and self.around.served() == before.start_id:
+                        self._state, _ = lifecycle.handle(before, Served(), time.monotonic())
                     self._state, effects = lifecycle.handle(self._state, event, time.monotonic())
+                    if self._switch is not None and isinstance(event, RestartAsked):
+                        self._switch.begun()
                     if self._state.phase is not before.phase:
                         self._phase_changed()
                     if self._state.host_kv_off != before.host_kv_off:
@@ -134,9 +140,12 @@ class EngineSupervisor:
         """Tell the lifecycle of an event."""
         self._events.put_nowait(event)
 
-    def restart(self) -> None:
-        """Stop and start again; clears the counts of failures."""
-        self.ask(RestartAsked())
+    def restart(self) -> Pair | None:
+        """Stop and start again; clears the counts of failures. With a pair that streams end for: at once, and once."""
+        hastened = None if self._switch is None else self._switch.hasten()
+        if hastened is None:
+            self.ask(RestartAsked())
+        return hastened
 
     def use(self, pair: Pair, *, prove: bool, drained: Callable[[], bool], drain_s: float) -> None:
         """Put `pair` on trial once running streams have ended, or `drain_s` have passed."""
@@ -152,13 +161,18 @@ class EngineSupervisor:
         if self._run is not None:
             self._run.keep_key()
 
-    async def stop(self) -> None:
-        """End the engine and wait until nothing of it is left."""
+    def ending(self) -> None:
+        """The box is about to stop: the engine goes on for streams that run, and nothing is started any more."""
+        self._stopping = True
         if self._switch is not None:
             self._switch.cancel()
-            self._switch.in_use.stopped()
+
+    async def stop(self) -> None:
+        """End the engine and wait until nothing of it is left."""
+        self.ending()
+        if self.in_use is not None:
+            self.in_use.stopped()
         self.ask(StopAsked())
-        self._stopping = True
         await self._stopped.wait()
 
     # Effects
@@ -195,14 +209,14 @@ class EngineSupervisor:
             host_kv,
             self.cards,
             replace(self.around, cards=self._card_bytes, looked=self._looked, context=self._context),
-            self._profile,
+            self._examined.profile,
             prove=self.in_use is not None and self.in_use.pairs.prove,
         )
 
     def _context(self) -> Context:
         """What explains an end beside its log."""
-        plan = self.board.state.plan
-        return Context(environment=self.adapter.environment, plan=plan_room.figures(plan) if plan is not None else None)
+        holders = () if self.cards is None else self.cards.holders
+        return context_of(self.adapter.environment, self._examined, holders)
 
     def _card_bytes(self) -> Mapping[int, int] | None:
         """What each card holds, as it is watched all the time."""
@@ -239,13 +253,12 @@ class EngineSupervisor:
             if held is not None:
                 self.ask(MemoryHeld(held))
                 return
-            examined = await unwaited(self.examine)
+            self._examined = examined = await unwaited(self.examine)
             findings = (*examined.findings, *self._own_findings())
             self._log_findings(findings)
-            self._profile = examined.profile
             others = tuple(found for found in self.board.state.findings if found.id.startswith(GATEWAY_FINDINGS))
             self.board.update(findings=(*findings, *others), plan=examined.plan)
-            causes = _causes(findings)
+            causes = causes_of(findings)
             if causes:
                 self.ask(Refused(causes))
                 return
@@ -312,12 +325,11 @@ class EngineSupervisor:
 
     def _judge_pair(self, loop: asyncio.AbstractEventLoop) -> None:
         """A trial is good once it was READY for long enough; one that does not come so far leads back."""
-        state = self._state
-        if self.in_use is None or self.in_use.pairs.trial is None:
-            return
-        if state.phase is Phase.READY:
+        state, in_use = self._state, self.in_use
+        if in_use is not None and state.phase is Phase.READY:
+            in_use.served(self.adapter.environment)
             loop.call_later(SETTLED_S, self._settle_if, state.since_s)
-        elif state.phase in FELL_BACK and state.cause is not None and self.in_use.ended(state.cause):
+        elif in_use is not None and state.phase in FELL_BACK and state.cause is not None and in_use.ended(state.cause):
             self.restart()
 
     def _settle_if(self, since_s: float) -> None:
@@ -360,7 +372,7 @@ class EngineSupervisor:
                 warm_tok_per_s=state.warm_tok_per_s,
                 abilities=state.abilities,
                 host_kv=self._host_kv(),
-                profile=self._profile or self.adapter.profile,
+                profile=self._examined.profile or self.adapter.profile,
                 cause=state.cause,
                 retry_at_s=wall_s + state.retry_at_s if state.retry_at_s is not None else None,
                 restarts=state.restarts,
@@ -385,11 +397,3 @@ class EngineSupervisor:
         tier, state = self.adapter.host_tier, self._state
         on = state.host_kv and state.phase is Phase.READY
         return HostKv() if tier is None else HostKv(bytes=tier.bytes, on=on, off=state.host_kv_off)
-
-
-def _causes(findings: Iterable[Finding]) -> tuple[Cause, ...]:
-    """The failures, those first that follow from no other."""
-    failed = [finding for finding in findings if finding.severity is Severity.FAIL]
-    ids = {finding.id for finding in failed}
-    failed.sort(key=lambda finding: finding.depends_on in ids)
-    return tuple(Cause(id=f.id, title=f"{f.title}: {f.observed}", remedy=f.remedy) for f in failed)

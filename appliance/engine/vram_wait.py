@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from appliance.box import nvml
 from appliance.box.child import OneChild
 from appliance.box.gpu import GpuReport
 from appliance.engine import vram
+from appliance.engine.failures import VramHolder
 from appliance.engine.kernel_log import KernelLog
 from appliance.engine.tree import start_of
 from appliance.files import read_regular, write_private
@@ -76,6 +78,15 @@ class CardsWait:
     def used_before(self) -> Mapping[int, int]:
         """What each card held before the present start, bytes by index; empty = not known."""
         return {} if self._run is None else {card.index: card.used_bytes for card in self._run.cards.values()}
+
+    @property
+    def holders(self) -> tuple[VramHolder, ...]:
+        """Who held memory of the cards before the present start and lives still, who holds most first."""
+        held: Counter[int] = Counter()
+        for card in () if self._run is None else self._run.cards.values():
+            held.update(card.held)
+        alive = ((pid, bytes) for pid, bytes in held.most_common() if start_of(pid) is not None)
+        return tuple(VramHolder(pid, _command(pid), bytes) for pid, bytes in alive)
 
     async def before_start(self) -> None:
         """Look at the cards, to have something to compare with. Raises nothing."""
@@ -142,9 +153,7 @@ class CardsWait:
         return vram.look(run.cards, report, ours, frozenset(pid for pid in seen if start_of(pid) is not None))
 
     def _named(self, pid: int) -> str:
-        with contextlib.suppress(OSError):
-            return f"process {pid} ({printable(Path(f'/proc/{pid}/comm').read_text(errors='replace').strip())})"
-        return f"process {pid}"
+        return f"process {pid} ({command})" if (command := _command(pid)) else f"process {pid}"
 
     def _keep(self) -> None:
         run = self._run or _Run()
@@ -164,6 +173,12 @@ class CardsWait:
         if self._kernel is not None:
             self._kernel.close()
         self._kernel = None
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
+    return ""
 
 
 def _gather(child: OneChild) -> Callable[[Path], GpuReport]:

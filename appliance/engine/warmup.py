@@ -43,6 +43,8 @@ HANG_S = 180.0
 """Of an engine for which nobody says how long it may be silent."""
 HITS = "vllm:prefix_cache_hits_total"
 """Tokens that came from the cache. Source: vLLM 0.26, measured."""
+DYING = ("warmup.completion", "warmup.connection")
+"""Causes of an engine that may be about to end."""
 _SEE_LOG = "see the engine's log: moe-appliance status"
 
 

@@ -50,13 +50,15 @@ PLAN_IDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A plan and what came of checking it. `verdict`: one sentence."""
+    """A plan and what came of checking it. `verdict`: one sentence. `remake`: the command that makes such a plan anew,
+    without a number of experts."""
 
     plan: Plan
     findings: tuple[Finding, ...]
     budget: Budget
     fits: bool
     verdict: str
+    remake: str
 
     @property
     def bars(self) -> tuple[BudgetBar, ...]:
@@ -75,6 +77,7 @@ class Checked:
             verdict=self.verdict,
             bars=self.bars,
             made=made,
+            remake=self.remake,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -116,7 +119,8 @@ def check(
         *host_findings(plan, made, remake),
     )
     fits = all(finding.severity is not Severity.FAIL for finding in findings)
-    return Checked(plan, _folded(findings), made, fits, _verdict(plan, catalogue, made, findings))
+    verdict = _verdict(plan, catalogue, made, findings)
+    return Checked(plan, _folded(findings), made, fits, verdict, remake.command())
 
 
 def _another(findings: Iterable[Finding]) -> Finding | None:

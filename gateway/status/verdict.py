@@ -26,7 +26,10 @@ Then, for 13 to 20 only:
 21. A finding that fails or warns is named and makes the tone warn; the rule's number stays.
 Before 10, and then 21 as well:
 22. The engine is ready and only computes for another box: nobody is served here, and that is as it should be.
-A mode that the operator set is said before 4 to 9 as well: whoever mends the engine would wonder why nobody is served.
+Before 22:
+23. The engine is ready and about to be restarted with another plan or environment: running streams end first.
+A mode that the operator set is said before 4 to 9 and 23 as well: whoever waits for the engine would wonder why nobody
+is served then.
 """
 
 from __future__ import annotations
@@ -67,8 +70,10 @@ def verdict(
     if gateway.draining:  # 3
         text = f"Draining: new requests are refused; {_still(gateway)}."
         return Verdict(rule=3, tone=Tone.WARN, text=text)
-    if box.engine.phase is not Phase.READY:
-        down, mode = _not_ready(box, findings, now_s), mode_said(gateway, now_s)
+    if box.engine.phase is not Phase.READY or box.engine.leaving:
+        mode = mode_said(gateway, now_s)
+        ready = box.engine.phase is Phase.READY
+        down = _leaving(box.engine, gateway) if ready else _not_ready(box, findings, now_s)
         return down.model_copy(update={"text": f"{mode}. {down.text}"}) if mode else down
     if box.engine.profile.helps:  # 22
         text = f"Serving as a part: helps box 0 at {box.engine.profile.helps}, which answers the requests."
@@ -126,6 +131,17 @@ def _not_ready(box: BoxState, findings: tuple[FindingRow, ...], now_s: float) ->
             done = f" ({percent(engine.progress)})" if engine.progress is not None else ""
             left = f", {seconds(engine.left_s, estimated=True)} left" if engine.left_s is not None else ""
             return Verdict(rule=9, tone=Tone.WARN, text=f"Starting: the engine is {step}{done}{left}.")
+
+
+def _leaving(engine: EngineState, gateway: GatewaySnapshot) -> Verdict:
+    """23."""
+    wanted = engine.trial.shown if engine.trial is not None else "another plan or environment"
+    text = f"About to serve with {wanted}: nothing new is sent to the engine"
+    if not gateway.running:
+        return Verdict(rule=23, tone=Tone.WARN, text=f"{text}, no stream runs, and it is restarted now.")
+    ends = "ends" if len(gateway.running) == 1 else "end"
+    text = f"{text}, {_still(gateway)} and {ends} first. To end {'it' if ends == 'ends' else 'them'} now:"
+    return Verdict(rule=23, tone=Tone.WARN, text=text, command=RESTART)
 
 
 def _serving(gateway: GatewaySnapshot, queue: QueueView) -> Verdict:

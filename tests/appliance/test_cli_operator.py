@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from appliance.cli import events, operator
 from appliance.cli.box import Box
 from appliance.errors import MoeError, NotRunning
+from appliance.using import STOPPING
 from gateway.state import Event, Severity
 
 NOW_S = 1_800_000_000.0
@@ -152,6 +153,13 @@ def test_the_engine_is_restarted_by_the_daemon_when_no_gateway_answers(run: Run)
     assert run(box, "restart").exit_code == 0
     assert run(box, "start-engine").exit_code == 0
     assert box.asked == ["daemon POST /restart", "daemon POST /start-engine"]
+
+
+def test_a_daemon_that_is_being_stopped_restarts_nothing_and_the_verb_fails(run: Run) -> None:
+    status, said = STOPPING
+    refused = run(FakeBox({"/restart": (status, dict(said))}, gateway_runs=False), "restart").exception
+    assert isinstance(refused, MoeError)
+    assert (refused.message, refused.remedy) == (f"not done: {said['said']}", said["remedy"])
 
 
 # Events

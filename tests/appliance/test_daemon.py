@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from appliance import daemon as daemons
 from appliance.config import load
 from appliance.daemon import Daemon, stop_limit_s
 from gateway import logs
+from gateway.state import Pair
 
 
 class HungFolder:
@@ -54,6 +56,51 @@ async def test_a_folder_that_hangs_holds_neither_the_loop_nor_more_than_one_thre
     await asyncio.wait([keeping], timeout=1)
     assert keeping.done(), "the end does not wait for the disk either"
     hung.answers.set()
+
+
+class Restarted:
+    """An engine that can be asked for things; `wanted`: the pair that streams end for."""
+
+    def __init__(self, wanted: Pair | None = None, *, supervised: bool = True) -> None:
+        self.wanted, self.adapter = wanted, SimpleNamespace(supervised=supervised)
+        self.asked: list[str] = []
+
+    def restart(self) -> Pair | None:
+        self.asked.append("restart")
+        return self.wanted
+
+    def start(self) -> None:
+        self.asked.append("start")
+
+
+async def asked(tmp_path: Path, engine: Restarted, verb: str, *, stopping: bool = False) -> tuple[int, str]:
+    (tmp_path / "appliance.toml").touch()
+    daemon = Daemon(*load(tmp_path / "appliance.toml", {}), logs.configure("daemon", io.StringIO()))
+    daemon._engine = cast(Any, engine)
+    if stopping:
+        daemon.stop()
+    status, said = await daemon._verbs()[verb]({})
+    return status, str(said["said"])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("verb", ["restart", "start-engine", "use"])
+async def test_nothing_is_started_any_more_while_the_box_drains_for_its_stop(tmp_path: Path, verb: str) -> None:
+    engine = Restarted()
+    status, said = await asked(tmp_path, engine, verb, stopping=True)
+    assert (status, engine.asked) == (409, [])
+    assert "the box is being stopped" in said
+
+
+@pytest.mark.anyio
+async def test_a_restart_says_what_it_brings_about(tmp_path: Path) -> None:
+    assert await asked(tmp_path, Restarted(), "restart") == (202, "the engine is being restarted")
+    external = Restarted(supervised=False)
+    assert await asked(tmp_path, external, "restart") == (202, "the engine, which is not ours, is asked anew")
+    changing = Restarted(Pair(environment="other"))
+    status, said = await asked(tmp_path, changing, "restart")
+    assert (status, changing.asked) == (202, ["restart"])
+    assert said == "running streams are ended now, and the engine is restarted with environment other"
 
 
 def test_the_longest_stop_counts_drain_and_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ from appliance.engine.lifecycle_events import (
     Publish,
     Refused,
     RestartAsked,
+    Served,
     SetTimer,
     Spawn,
     Spawned,
@@ -110,6 +111,7 @@ EXPECTED: dict[Event, dict[Phase, tuple[Phase, tuple[type, ...]]]] = {
     Spawned(9, "s2"): {ST: (ST, ()), STOP: (STOP, (Kill,))},
     HealthOk(): {ST: (W, (WarmUp,))},
     DONE: {W: (R, ())},
+    Served(): {R: (R, ())},
     WarmUpFailed(A): {W: (STOP, (Kill,))},
     HostKvUnproven(A): {W: (STOP, (Kill,))},
     HealthLost(A): {R: (STOP, (Kill,))},
@@ -139,7 +141,7 @@ def test_every_pair(event: Event, phase: Phase) -> None:
         return
     assert after.phase is expected[0]
     assert tuple(type(effect) for effect in effects if effect != Publish()) == expected[1]
-    assert Publish() in effects
+    assert (Publish() in effects) != isinstance(event, Served), "nobody is shown who was served"
     assert (after.since_s == 100.0) == (after.phase is not before.phase or isinstance(event, Refused))
 
 
@@ -247,10 +249,50 @@ def test_the_timer_is_not_believed_when_it_is_early() -> None:
 @pytest.mark.parametrize("end", [(Exited(B),), (HealthLost(B), Exited(A))])
 def test_a_long_ready_run_clears_the_counts(ready_s: float, crashes: int, end: tuple[Event, ...]) -> None:
     state = crash_again(crash_again(play(StartAsked())[0], A, 0.0), A, 0.0)
-    ready = play(TimerDue(), *UP[1:], state=state, now_s=100.0)[0]
+    ready = play(TimerDue(), *UP[1:], Served(), state=state, now_s=100.0)[0]
     after = play(*end, state=ready, now_s=100.0 + ready_s)[0]
     assert (after.phase, after.crashes, after.cause) == (BACK, crashes, B)
     assert after.retry_at_s == 100.0 + ready_s + backoff_s(crashes)
+
+
+@pytest.mark.parametrize("between_s", [360.0, 86_400.0])
+@pytest.mark.parametrize("end", [(Exited(A),), (HealthLost(A, ended=True), Exited(A))])
+def test_an_engine_that_each_first_request_ends_is_failed_however_seldom_somebody_asks(
+    between_s: float, end: tuple[Event, ...]
+) -> None:
+    state, now_s, phases = play(StartAsked())[0], 0.0, []
+    for _ in range(3):
+        again = (TimerDue(),) if state.phase is BACK else ()
+        ready = play(*again, *UP[1:], state=state, now_s=now_s + 60.0)[0]
+        assert ready.phase is R
+        now_s += between_s
+        state = play(*end, state=ready, now_s=now_s)[0]
+        phases.append(state.phase)
+    assert phases == [BACK, BACK, FAIL]
+
+
+def test_one_that_served_somebody_each_time_is_started_for_ever() -> None:
+    state, now_s = play(StartAsked())[0], 0.0
+    for _ in range(9):
+        again = (TimerDue(),) if state.phase is BACK else ()
+        ready = play(*again, *UP[1:], Served("s1"), state=state, now_s=now_s + 60.0)[0]
+        now_s += 400.0
+        state = play(Exited(A), state=ready, now_s=now_s)[0]
+        assert (state.phase, state.crashes) == (BACK, 1)
+
+
+def test_what_a_former_start_served_says_nothing_of_this_one() -> None:
+    assert not handle(AT[R], Served("s0"), 0.0)[0].served
+    ended = play(Served("s1"), Exited(A), state=AT[R])[0]
+    again = play(TimerDue(), Prepared(), Spawned(8, "s2"), HealthOk(), DONE, state=ended, now_s=9.0)[0]
+    assert (again.phase, again.start_id, again.served) == (R, "s2", False)
+
+
+def test_a_part_of_another_box_is_to_answer_nobody_and_counts_by_its_time_alone() -> None:
+    part = play(*UP[:4], WarmUpDone((), 8192, None))[0]
+    counted = replace(part, cause_id=A.id, same_cause=2, crashes=2)
+    assert play(Exited(A), state=counted, now_s=299.0)[0].phase is FAIL
+    assert play(Exited(A), state=counted, now_s=300.0)[0].crashes == 1
 
 
 @pytest.mark.parametrize(("ready_s", "phase"), [(STABLE_HUNG_S - 1, FAIL), (STABLE_HUNG_S, BACK)])
@@ -260,7 +302,7 @@ def test_an_engine_that_hangs_again_and_again_is_given_up_however_long_that_take
     hung, state, now_s = A.model_copy(update={"id": "engine.hung"}), play(StartAsked())[0], 0.0
     for _ in range(3):
         now_s = max(now_s, state.retry_at_s or 0.0)
-        state = play(*((TimerDue(),) if state.phase is BACK else ()), *UP[1:], state=state, now_s=now_s)[0]
+        state = play(*((TimerDue(),) if state.phase is BACK else ()), *UP[1:], Served(), state=state, now_s=now_s)[0]
         now_s += ready_s
         state = play(HealthLost(hung), Exited(B), state=state, now_s=now_s)[0]
     assert state.phase is phase

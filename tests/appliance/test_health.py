@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ def watched(
     metrics: MetricNames | None = NAMES,
     canary_s: float = 30.0,
     then: Callable[[float], None] = lambda now_s: None,
+    url: str = "http://e",
 ) -> Watched:
     """Watch a ready engine for so many virtual seconds. `then` is called every second."""
 
@@ -77,7 +79,7 @@ def watched(
             seen.causes.append(cause)
             seen.lost_s = loop.time() - START_S
 
-        launch = Launch((), {}, "http://e", Path("k"), "/health", 60.0, 1.0, metrics=metrics, canary_s=canary_s)
+        launch = Launch((), {}, url, Path("k"), "/health", 60.0, 1.0, metrics=metrics, canary_s=canary_s)
         health = Health(
             launch,
             "key",
@@ -187,3 +189,52 @@ def test_five_misses_in_a_row_are_a_loss() -> None:
     seen = watched(engine, 60, then=die)
     assert [cause.id for cause in seen.causes] == ["engine.hung"]
     assert f"for {HEALTH_MISSES_MAX * HEALTH_S:g} s" in seen.causes[0].title
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_socket_that_somebody_removed_is_named_and_not_called_a_hang(tmp_path: Path, removed: bool) -> None:
+    # given an engine at a socket whose folder has a name that no terminal should be given
+    engine, path = Engine(), tmp_path / "a\x1bb" / "engine.sock"
+    path.parent.mkdir()
+    path.touch()
+
+    # when nobody reaches it any more, without the socket or in spite of it
+    def lose(now_s: float) -> None:
+        engine.dead = True
+        if removed:
+            path.unlink(missing_ok=True)
+
+    (cause,) = watched(engine, 60, then=lose, url=f"unix:{path}").causes
+
+    # then
+    assert cause.id == ("engine.socket_gone" if removed else "engine.hung")
+    assert ("a\\x1bb/engine.sock is missing" in cause.title) == removed
+    assert "\x1b" not in cause.title + cause.remedy
+
+
+@pytest.mark.anyio
+async def test_a_removed_socket_is_seen_though_the_engine_would_keep_the_connection_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    monkeypatch.setattr("appliance.engine.health.HEALTH_S", 0.02)
+    path, lost = tmp_path / "engine.sock", asyncio.get_running_loop().create_future()
+    async with await asyncio.start_unix_server(answer, path):
+        health = Health(
+            Launch((), {}, f"unix:{path}", None, "/health", 60.0, 1.0),
+            None,
+            streams=lambda: 0,
+            longest_prefill_s=lambda: None,
+            started=lambda: True,
+            ok=path.unlink,
+            lost=lost.set_result,
+        )
+        watching = asyncio.create_task(health.run())
+        async with asyncio.timeout(10):
+            assert (await lost).id == "engine.socket_gone"
+        watching.cancel()
+        await asyncio.wait([watching])

@@ -9,13 +9,13 @@ import pytest
 
 from appliance.engine import pairs_kept
 from appliance.engine.embedded import EmbeddedEngine
-from appliance.engine.environments import manifest
-from appliance.engine.environments.manifest import Manifest
+from appliance.engine.environments import folders
 from appliance.engine.examined import Examined
 from appliance.engine.in_use import Composed, InUse
 from appliance.engine.settings import EmbeddedSettings
 from gateway import logs
 from gateway.state import Cause, Pair
+from tests.appliance.installations import environment_in
 
 OOM = Cause(id="engine.gpu_memory", title="Out of memory.", remedy="move more experts", retry=False)
 PLAN = Pair(plan_file="/plans/new.json")
@@ -42,14 +42,12 @@ def in_use(state_dir: Path) -> InUse:
 
 def installed(state_dir: Path, identity: str) -> str:
     """An environment that `vllm` means from now on; its id."""
-    folder = state_dir / "engines" / f"vllm-{identity}"
-    folder.mkdir(parents=True)
-    made = Manifest("vllm", identity, "0" * 64, "3.11.7", {"vllm": "0.26.0"}, 1.0, 1.0, 1, "test")
-    (folder / "manifest.json").write_bytes(manifest.to_json(made))
-    link = state_dir / "engines" / "vllm"
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder.name)
-    return folder.name
+    return environment_in(state_dir, identity).name
+
+
+def started(here: InUse) -> str:
+    """What a start runs in."""
+    return here.composed().adapter.environment
 
 
 def test_a_wish_during_a_trial_keeps_the_half_that_is_on_trial(tmp_path: Path) -> None:
@@ -143,3 +141,114 @@ def test_a_disk_that_takes_nothing_does_not_stop_a_trial(tmp_path: Path, monkeyp
     here = in_use(tmp_path)
     here.try_(PLAN, prove=False)
     assert here.pairs.trial == PLAN
+
+
+# A newer installation of the same name
+
+
+def test_a_restart_stays_in_the_installation_that_served(tmp_path: Path) -> None:
+    # given an engine that runs in what `vllm` means, and served
+    old = installed(tmp_path, "1" * 12)
+    here = in_use(tmp_path)
+    assert started(here) == "vllm"
+    here.served(old)
+
+    # when a newer one is installed, and the engine or the daemon is restarted
+    installed(tmp_path, "2" * 12)
+
+    # then it runs in the one that served
+    assert started(here) == old
+    assert started(in_use(tmp_path)) == old
+    assert here.pairs.current == Pair(), "and nothing else was chosen"
+
+
+def test_before_anything_served_a_newer_installation_is_taken(tmp_path: Path) -> None:
+    # given a first installation whose engine never served
+    installed(tmp_path, "1" * 12)
+    here = in_use(tmp_path)
+    here.composed()
+    here.began()
+
+    # then the one that mends it needs no more than a restart
+    installed(tmp_path, "2" * 12)
+    assert started(here) == "vllm"
+    assert here.findings() == ()
+
+
+def test_a_plan_is_tried_in_the_installation_that_served(tmp_path: Path) -> None:
+    old = installed(tmp_path, "1" * 12)
+    here = in_use(tmp_path)
+    here.served(old)
+    installed(tmp_path, "2" * 12)
+    here.try_(here.with_("/plans/new.json", None), prove=False, serves_in=old)
+    assert started(here) == old
+    assert here.pairs.before == Pair(), "the way back needs no name for what is in use anyhow"
+
+
+def test_a_newer_installation_is_told_with_the_command_that_tries_it(tmp_path: Path) -> None:
+    # given
+    old = installed(tmp_path, "1" * 12)
+    here = in_use(tmp_path)
+    here.served(old)
+    assert here.findings() == ()
+
+    # when
+    newer = installed(tmp_path, "2" * 12)
+
+    # then
+    (told,) = here.findings()
+    assert (told.id, str(told.severity)) == ("engine.newer", "info")
+    assert old in told.observed
+    assert newer in told.observed
+    assert told.remedy.startswith("moe-appliance engine use vllm ")
+
+    # and once it was tried there is nothing to tell, or why it did not come to serve
+    here.try_(here.with_(None, newer), prove=False, serves_in=old)
+    assert started(here) == newer
+    here.served(newer)
+    assert here.findings() == ()
+    assert here.ended(OOM)
+    assert started(here) == old
+    assert [told.id for told in here.findings()] == ["engine.reverted"]
+
+
+def test_a_trial_that_settled_is_what_served_last_whatever_the_file_says_later(tmp_path: Path) -> None:
+    # given a newer installation that was tried and stayed
+    old, newer = installed(tmp_path, "1" * 12), installed(tmp_path, "2" * 12)
+    here = in_use(tmp_path)
+    here.served(old)
+    here.try_(here.with_(None, newer), prove=False, serves_in=old)
+    here.composed()
+    here.served(newer)
+    assert here.pairs.served == old, "nobody knows yet whether it is good"
+    here.settled()
+
+    # when a third one is there, and [plan] file is edited
+    installed(tmp_path, "3" * 12)
+    log = logs.configure("daemon", io.StringIO())
+    edited = InUse(tmp_path, Pair(plan_file="/plans/third.json"), here.compose, log)
+
+    # then the environment stays
+    assert started(edited) == newer
+    edited.forget()
+    assert started(edited) == newer
+
+
+def test_an_installation_that_is_gone_is_not_quietly_replaced(tmp_path: Path) -> None:
+    # given that what served was removed, and another of its name is there
+    old = installed(tmp_path, "1" * 12)
+    here = in_use(tmp_path)
+    here.served(old)
+    installed(tmp_path, "2" * 12)
+    folders.remove(tmp_path / "engines" / old)
+
+    # then a start asks for it, which its look refuses, and the other one is told
+    assert started(here) == old
+    assert [told.remedy.split("   ")[0] for told in here.findings()] == ["moe-appliance engine use vllm"]
+
+
+@pytest.mark.parametrize("environment", ["", "vllm-222222222222"], ids=["none of ours", "a link to elsewhere"])
+def test_what_no_id_of_ours_leads_to_is_not_what_served_last(tmp_path: Path, environment: str) -> None:
+    here = in_use(tmp_path)
+    here.served(environment)
+    assert here.pairs.served == ""

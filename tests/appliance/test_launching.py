@@ -11,9 +11,10 @@ import pytest
 from appliance.engine.adapter import Adapter, Launch
 from appliance.engine.around import explained
 from appliance.engine.failures import Context, Exit
-from appliance.engine.launching import inherited, launched
+from appliance.engine.launching import environ_of, launched
 
 KEY = Path("/run/engine-1.key")
+LAUNCH = Launch(("e",), {}, "unix:/run/sock", KEY, "/health", 1.0, 1.0)
 OOM = "Out of memory: Killed process 912 (VLLM::Worker) total-vm:1kB, anon-rss:2kB, file-rss:0kB, shmem-rss:0kB"
 XID = "NVRM: Xid (PCI:0000:41:00): 79, pid=7, GPU has fallen off the bus."
 
@@ -52,8 +53,18 @@ def test_a_port_is_looked_for_only_where_one_is_used(url: str, supervised: bool,
 def test_what_the_service_manager_tells_the_daemon_alone_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    assert "JOURNAL_STREAM" not in inherited()
-    assert inherited()["NCCL_DEBUG"] == "INFO"
+    found = environ_of(LAUNCH)
+    assert "JOURNAL_STREAM" not in found
+    assert found["NCCL_DEBUG"] == "INFO"
+
+
+def test_what_a_launch_withholds_is_not_passed_on_and_what_it_says_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somebody/elses")
+    monkeypatch.setenv("VLLM_PORT", "1")
+    found = environ_of(replace(LAUNCH, env={"VLLM_PORT": "2"}, withheld=("PYTHONPATH", "VLLM_PORT")))
+    assert "PYTHONPATH" not in found
+    assert found["VLLM_PORT"] == "2"
+    assert environ_of(LAUNCH)["PYTHONPATH"] == "/somebody/elses"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def after(watch: Watch, seconds: int, counts: Counts | None, streams: int, *, co
     return watch
 
 
-def test_metrics_are_summed_up_over_their_labels_and_nonsense_is_passed_over() -> None:
+def test_metrics_are_summed_up_over_their_labels_and_a_gauge_that_cannot_be_read_is_none() -> None:
     text = """# TYPE w_total counter
 w_total{engine="0",model_name="a b} c"} 3.0
 w_total{engine="1"} 4 1796032472
@@ -49,13 +49,29 @@ running{engine="0"} NaNsense
 waiting 2
 nothing
 """
-    assert counts_of(text.splitlines(), NAMES) == Counts(7.0, 500.0, 0.0, 2.0)
-    assert counts_of(["w_total 1"], NAMES) is None
+    assert counts_of(text, NAMES) == Counts(7.0, 500.0, 0.0, 2.0)
+    assert counts_of("w_total 1", NAMES) == Counts(1.0, None, 0.0, 0.0)
+    assert counts_of("w_total x\nrunning 1", NAMES) is None
 
 
 @given(st.text(), st.text())
 def test_any_text_is_read_without_an_error(line: str, rest: str) -> None:
-    counts_of([line, f"w_total{rest}", f"w_total{{{rest}", rest], NAMES)
+    counts_of("\n".join((line, f"w_total{rest}", f"w_total{{{rest}", rest)), NAMES)
+
+
+@pytest.mark.parametrize("odd", ["NaN", "+Inf", "x"])
+def test_one_odd_line_for_ever_hides_no_hang_and_makes_none(odd: str) -> None:
+    def counts(read: int, value: str = odd) -> Counts | None:
+        return counts_of(f'w_total{{e="0"}} 3\nw_total{{e="1"}} {value}\nr_total {read}\nrunning 1\n', NAMES)
+
+    # given an engine that stands still, whatever its metrics say of one core
+    stands = after(looked(Watch(), counts(7), 1, 5.0), 180, counts(7), 1)
+    assert act(stands, LIMITS) is Act.ASK
+
+    # when the other counter moves, it moves; a sample that comes and goes does not make it move
+    assert looked(stands, counts(8), 1, 5.0).quiet_s == 0
+    flaps = looked(looked(Watch(), counts(7, "4"), 1, 5.0), counts(7), 1, 5.0)
+    assert looked(flaps, counts(7, "4"), 1, 5.0).quiet_s == 15.0
 
 
 def test_a_stream_that_moves_nothing_is_a_suspicion_though_the_engine_says_that_it_is_idle() -> None:
@@ -177,4 +193,4 @@ def test_the_real_text_of_vllm_is_understood() -> None:
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
     )
-    assert counts_of(text.splitlines(), names) == Counts(96.0, 1328.0, 0.0, 0.0)
+    assert counts_of(text, names) == Counts(96.0, 1328.0, 0.0, 0.0)

@@ -158,7 +158,13 @@ def test_a_counter_is_the_sum_over_its_labels() -> None:
     assert counter(text, "a_total") == 5.5
     assert counter(text, "b_total") == 1
     assert counter(text, "c_total") is None
-    assert counter("a_total x", "a_total") is None
+    assert counter('a_total{x="} 5 \\" {"} 2 # {trace="t"} 7\na_total\t1 1796032472', "a_total") == 3
+
+
+@pytest.mark.parametrize("odd", ["x", "NaN", "+Inf", "", '{x="1} 3', "{}"])
+def test_a_counter_with_a_sample_that_cannot_be_read_is_not_known(odd: str) -> None:
+    assert counter(f'a_total{{x="0"}} 1\na_total {odd}\n', "a_total") is None
+    assert counter(f'a_total{{x="0"}} 1\na_total{odd if odd[:1] == "{" else " " + odd}\nb_total 2', "b_total") == 2
 
 
 def test_a_question_is_plain_json() -> None:

@@ -15,12 +15,12 @@ import pytest
 from appliance.board import Board
 from appliance.box.facts import Facts
 from appliance.engine.embedded import EmbeddedEngine
-from appliance.engine.examined import Examined
+from appliance.engine.examined import Examined, causes_of
 from appliance.engine.external import ExternalEngine
 from appliance.engine.probe_forms import CHAT, FLAGGED, MESSAGES
 from appliance.engine.promise import usual
 from appliance.engine.settings import EmbeddedSettings, ExternalSettings
-from appliance.engine.supervisor import EngineSupervisor, _causes
+from appliance.engine.supervisor import EngineSupervisor
 from appliance.engine.warming import PROBES_END_S, Warming
 from gateway import logs
 from gateway.state import BoxState, EngineAbilities, EngineState, Finding, Phase, Severity
@@ -173,4 +173,4 @@ def test_what_clients_are_told_first_is_the_cause_and_not_its_effect() -> None:
         )
 
     found = (failed("nvml.load", "dev.nodes"), failed("dev.nodes"), failed("mig.off", "nobody"))
-    assert [cause.id for cause in _causes(found)] == ["dev.nodes", "mig.off", "nvml.load"]
+    assert [cause.id for cause in causes_of(found)] == ["dev.nodes", "mig.off", "nvml.load"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from appliance.config import Config, Paths, parsed
@@ -34,3 +35,19 @@ def test_an_edited_file_and_a_choice_that_has_no_place_in_it_are_taken_as_they_a
     assert as_used(config, paths) == config
     config, paths = box(tmp_path, 'kind = "embedded"\n')
     assert as_used(config, paths) == config
+
+
+def test_a_name_is_looked_at_as_the_installation_that_served(tmp_path: Path) -> None:
+    config, paths = box(tmp_path, 'kind = "vllm"\n')
+    pairs_kept.save(paths.state_dir, Pairs(served="vllm-0123456789ab"))
+    engine = as_used(config, paths).engine
+    assert isinstance(engine, VllmSettings)
+    assert engine.environment == "vllm-0123456789ab"
+    # also after the file was edited, unless it names another environment or a Python
+    for said in ('environment = "vllm-cpu"', f'python = "{sys.executable}"'):
+        config, paths = box(tmp_path, f'kind = "vllm"\n{said}\n')
+        assert as_used(config, paths) == config
+    config, paths = box(tmp_path, 'kind = "vllm"\nenvironment = "vllm"\n')
+    engine = as_used(config, paths).engine
+    assert isinstance(engine, VllmSettings)
+    assert engine.environment == "vllm-0123456789ab"

@@ -68,6 +68,10 @@ def cards(tmp_path: Path, root: Path, driver: Driver, clock: Callable[[], float]
     return CardsWait(tmp_path, logs.configure("daemon", said), root=root, gather=driver, now=clock), said
 
 
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
 Steps = list[str]
 
 
@@ -134,6 +138,20 @@ async def test_memory_that_stays_is_told_with_its_holder_and_what_the_kernel_sai
     assert driver.asked == asked + 1
     driver.reports = [report(gpu(0))]
     assert await wait(waiting) == (None, [])
+
+
+@pytest.mark.anyio
+async def test_who_held_memory_before_the_start_and_lives_is_known_by_name(
+    tmp_path: Path, root: Path, clock: Callable[[], float], child: subprocess.Popen[bytes]
+) -> None:
+    gone = 1 << 30  # no pid is so large
+    held = GpuProcess(gone, GIB, "gone"), GpuProcess(os.getpid(), GIB, "ours"), GpuProcess(child.pid, 2 * GIB, "orphan")
+    waiting, _ = cards(tmp_path, root, Driver(report(gpu(0, 9 * GIB, *held), gpu(1, 2 * GIB, held[1]))), clock)
+    assert waiting.holders == ()
+    await waiting.before_start()
+    assert {one.pid: (one.command, one.bytes) for one in waiting.holders} == {
+        pid: (name_of(pid), 2 * GIB) for pid in (os.getpid(), child.pid)
+    }
 
 
 @pytest.mark.anyio

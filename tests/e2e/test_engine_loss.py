@@ -184,3 +184,12 @@ def test_killed_guard_takes_the_engine_along_and_a_new_one_comes(make_box: MakeB
     assert not any(map(alive, [engine_pid, *workers]))
     box.served("a", 6.0)
     assert len(box.left()) == 6, box.told_left()
+
+
+def test_an_engine_that_answers_with_an_error_while_it_dies_is_explained_by_its_end(make_box: MakeBox) -> None:
+    dying = {"reject_status": 500, "die_in_request_s": 0.5, "last_words": "torch.OutOfMemoryError: CUDA out of memory."}
+    box = make_box(knobs=dying, patches={"appliance.engine.run.DYING_S": 1.0}).start()
+    assert box.wait_phase("backoff", 10.0)["cause"]["id"] == "engine.gpu_memory"
+    box.set_knobs(reject_status=500)
+    said = box.wait_state("a warm-up fails", lambda s: s["engine"]["cause"]["id"] == "warmup.completion", 10.0)
+    assert said["engine"]["phase"] in ("stopping", "backoff")

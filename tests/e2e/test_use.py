@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -66,16 +67,17 @@ def make_vllm(tmp_path: Path, make_box: MakeBox) -> Make:
     return make
 
 
-def environment(engines: Path, name: str, knobs: dict[str, Any]) -> None:
-    """An environment as `engine install` leaves it, around the stand-in."""
-    identity = name.encode().hex()[:12].ljust(12, "0")
+def environment(engines: Path, name: str, knobs: dict[str, Any], identity: str = "", at_s: float = 1.0) -> None:
+    """An environment as `engine install` leaves it, around the stand-in; the name means it from now on."""
+    identity = identity or name.encode().hex()[:12].ljust(12, "0")
     folder = engines / f"{name}-{identity}"
     python = install(folder / "venv")
     told = f"export {KNOBS}={shlex.quote(json.dumps(knobs))}\n"
     python.write_text(python.read_text().replace("\n", f"\n{told}", 1))
     (folder / "venv/.used").touch()
-    made = Manifest(name, identity, "0" * 64, "3.11.7", {"vllm": "0.26.0"}, 1.0, 1.0, 1, "test")
+    made = Manifest(name, identity, "0" * 64, "3.11.7", {"vllm": "0.26.0"}, at_s, 1.0, 1, "test")
     (folder / "manifest.json").write_bytes(manifest.to_json(made))
+    (engines / name).unlink(missing_ok=True)
     (engines / name).symlink_to(folder.name)
 
 
@@ -145,6 +147,7 @@ def test_a_plan_that_ends_in_oom_leaves_the_old_plan_serving_again(
     assert "doomed" in reverted["tried"]["plan_file"]
     assert reverted["cause"]["id"] == "engine.gpu_memory"
     assert "CUDA out of memory" in reverted["cause"]["evidence"]
+    assert f"moe-appliance plan make --checkpoint {pack_folder('study')} --gpus 2 " in reverted["cause"]["remedy"]
     assert "doomed" in next(row for row in page_findings(box) if row["id"] == "engine.reverted")["observed"]
     assert box.chat("a").done
 
@@ -163,6 +166,33 @@ def test_an_environment_that_comes_to_ready_is_kept_over_a_restart_of_the_box(ma
     assert box.state()["engine"]["environment"].startswith("other-")
 
 
+def test_a_newer_installation_waits_until_it_is_tried(make_vllm: Make, tmp_path: Path) -> None:
+    # given a box that serves in what a name meant, and a newer installation of that name, which ends in OOM
+    box = make_vllm().start().wait_ready()
+    served = box.state()["engine"]["environment"]
+    environment(tmp_path / "box/state/engines", "good", ENDS_IN_OOM, "f" * 12, at_s=2.0)
+
+    # when the engine is restarted, and the box
+    start_id = box.state()["engine"]["start_id"]
+    assert box.cli("restart").returncode == 0
+    until("it serves anew", lambda: (now := serves(box)) and now["start_id"] != start_id, 30.0)
+    row = next(row for row in page_findings(box) if row["id"] == "engine.newer")
+    box.stop()
+    box.start().wait_ready()
+
+    # then it serves in what served before, and the other one is told with the command that tries it
+    assert box.state()["engine"]["environment"] == served
+    assert "good-ffffffffffff" in row["observed"]
+    assert "moe-appliance engine use good" in row["remedy"]
+    assert "engine use good" in box.cli("status").stdout
+    compiled = tmp_path / f"box/state/engines/{served}/cache/vllm"
+    assert compiled.stat().st_mode & 0o777 == 0o700
+
+    # and that command tries it, with the way back
+    assert box.cli("engine", "use", "good", limit_s=60.0).returncode != 0
+    until("the old one serves", lambda: (now := serves(box)) and now["environment"] == served, 30.0)
+
+
 def test_running_streams_end_before_the_engine_does(make_vllm: Make) -> None:
     box = make_vllm().start().wait_ready()
     call = box.post("a", max_tokens=200)
@@ -178,6 +208,48 @@ def test_running_streams_end_before_the_engine_does(make_vllm: Make) -> None:
     assert "retry-after" in refused.headers
     assert call.wait(20).done
     until("the other one serves", lambda: (now := serves(box)) and now["environment"].startswith("other-"), 30.0)
+
+
+def test_a_restart_while_streams_end_hastens_the_change_and_is_the_only_one(make_vllm: Make) -> None:
+    # given a stream that would hold the change up
+    box = make_vllm().start().wait_ready()
+    call = box.post("a", max_tokens=5000)
+    call.wait_bytes(b"data:")
+    assert box.cli("engine", "use", "other", "--no-wait").returncode == 0
+    said = until("the page says it", lambda: (now := verdict(box))["rule"] == 23 and now, 5.0)
+    assert "1 stream still runs and ends first" in said["text"]
+
+    # when somebody restarts the engine
+    asked = box.cli("restart")
+
+    # then the stream ends with an honest error, and the other one serves after one start
+    assert asked.returncode == 0
+    assert "restarted with environment other-" in asked.stdout
+    assert call.wait(20).in_stream_error is not None
+    until("the other one serves", lambda: (now := serves(box)) and now["environment"].startswith("other-"), 30.0)
+    assert len(re.findall(r'"phase":"preparing".*"engine.phase"', box.log)) == 2
+
+
+def test_a_stop_while_streams_end_changes_nothing(make_vllm: Make) -> None:
+    box = make_vllm().start().wait_ready()
+    call = box.post("a", max_tokens=100)
+    call.wait_bytes(b"data:")
+    assert box.cli("engine", "use", "other", "--no-wait").returncode == 0
+    assert box.cli("stop").returncode == 0
+    refused = box.cli("restart")
+    assert refused.returncode != 0
+    assert "the box is being stopped" in refused.stderr
+    assert call.wait(20).done, "it may end"
+    assert box.process is not None
+    box.process.wait(20)
+    box.start().wait_ready()
+    assert box.state()["engine"]["environment"].startswith("good-")
+
+
+def verdict(box: Box) -> dict[str, Any]:
+    """The sentence on the operator's page."""
+    said: dict[str, Any] = json.loads(box.get("/admin/status.json", box.admin_key).body)["verdict"]
+    return said
 
 
 def test_a_trial_that_dies_soon_after_it_was_ready_goes_back_too(make_vllm: Make) -> None:

@@ -10,7 +10,9 @@ from starlette.testclient import TestClient
 from gateway.actions import Actions
 from gateway.overlay import Mode
 from gateway.routes import control_app
+from tests.gateway.forms import CHAT
 from tests.gateway.running import Running, key_of, running
+from tests.gateway.wire import call
 
 
 def asked(site: Running, user: str, path: str, method: str = "POST") -> tuple[int, dict[str, object]]:
@@ -75,3 +77,18 @@ async def test_a_seat_that_is_switched_off_while_its_body_comes_is_refused() -> 
         assert answer.startswith(b"HTTP/1.1 403 ")
         assert b"switched off" in answer
         await site.idle()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_daemon_is_told_which_start_of_the_engine_answered_somebody_to_the_end(stream: bool) -> None:
+    async with running({"reject_status": 500}) as site:
+        for knobs in ({}, {"reject_status": None, "cut_after": 3}):
+            site.set_knobs(**knobs)
+            await call(site, CHAT, stream=stream)
+            await site.idle()
+            assert asked(site, "ana", "/live", "GET")[1]["served"] == ""
+        site.set_knobs(cut_after=None)
+        assert (await call(site, CHAT, stream=stream)).status == 200
+        await site.idle()
+        assert asked(site, "ana", "/live", "GET")[1]["served"] == "static"

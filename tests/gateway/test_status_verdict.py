@@ -9,7 +9,7 @@ import pytest
 
 from appliance.engine import lifecycle
 from gateway.snapshot import GatewaySnapshot, WaitingView
-from gateway.state import BoxState, EngineProfile, EngineState, Phase, Severity
+from gateway.state import BoxState, EngineProfile, EngineState, Pair, Phase, Severity
 from gateway.status import verdict as status_verdict
 from gateway.status.compose import view
 from tests.status_sample import GPU, NOW_S, box, finding, gateway, lane, waiting
@@ -27,6 +27,7 @@ def in_line(running: int, *line: WaitingView, **changes: object) -> GatewaySnaps
     return gateway(running).model_copy(update={"waiting": line, **changes})
 
 
+PLAN = Pair(plan_file="/state/plans/mine-0123.json")
 PART = EngineProfile(name="m", floor_tok_per_s=1.0, cold_tokens=1, streams=4, helps="10.1.0.1:29501")
 
 CASES: list[Case] = [
@@ -243,6 +244,30 @@ CASES: list[Case] = [
         "Serving: 2 of 4 streams busy, 2 wait because their seats have no stream left.",
     ),
     (20, "ok", box(), gateway(2), "Serving: 2 of 4 streams busy, nobody waits."),
+    (
+        23,
+        "warn",
+        box(leaving=True, trial=PLAN),
+        gateway(2, closed="engine_not_ready"),
+        "About to serve with plan mine-0123: nothing new is sent to the engine, 2 streams still run and end first. "
+        "To end them now: moe-appliance restart",
+    ),
+    (
+        23,
+        "warn",
+        box(leaving=True, trial=PLAN),
+        gateway(1, closed="maintenance", **set_by_ana("drained")),
+        "Drained by ana 5 min ago. About to serve with plan mine-0123: nothing new is sent to the engine, 1 stream "
+        "still runs and ends first. To end it now: moe-appliance restart",
+    ),
+    (
+        23,
+        "warn",
+        box(leaving=True, trial=PLAN),
+        gateway(0, closed="engine_not_ready"),
+        "About to serve with plan mine-0123: nothing new is sent to the engine, no stream runs, and it is restarted "
+        "now.",
+    ),
     (
         22,
         "ok",

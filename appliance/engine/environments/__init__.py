@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from appliance.engine.environments.folders import Environment, find
+from appliance.engine.environments.folders import Environment, find, newer
 from appliance.engine.environments.manifest import Manifest
 
-__all__ = ["Environment", "Manifest", "find"]
+__all__ = ["Environment", "Manifest", "find", "newer"]

@@ -2,12 +2,15 @@
 `<state_dir>/engines`.
 
     engines/<name>              link to the current one of that engine, replaced at once
-    engines/<name>-<identity>   venv/, manifest.json (last, so that one without it is not whole), verified.json
+    engines/<name>-<identity>   venv/, manifest.json (last, so that one without it is not whole), verified.json, cache/
+    engines/<kind>-own/cache    cache/ of an engine that runs in a Python of the operator's
     engines/wheels              what is downloaded; gone after the environment is whole
     engines/lock                held by the one who installs
 
-Rule: an environment never changes once it is whole. Who runs its Python shares the lock of `venv/.used` for as long
-(gateway.environment.hold_environment does, asked inside it).
+Rules:
+- An environment never changes once it is whole. cache/ is what the engine compiled for itself, and goes with it.
+- Who runs its Python shares the lock of `venv/.used` for as long (gateway.environment.hold_environment does, asked
+  inside it).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from gateway.environment import MARK
 
 ENGINES = "engines"
 WHEELS = "wheels"
+CACHE = "cache"
 LOCK = "lock"
 _IDENTITY = re.compile("[0-9a-f]{12}")
 
@@ -43,6 +47,11 @@ class Environment:
     def python(self) -> Path:
         """Its interpreter."""
         return self.folder / "venv" / "bin" / "python"
+
+    @property
+    def cache(self) -> Path:
+        """Where what the engine compiles for itself is kept: it goes when the environment goes."""
+        return self.folder / CACHE
 
     @property
     def id(self) -> str:
@@ -70,6 +79,14 @@ def installed(state_dir: Path) -> list[Environment]:
     names = [entry.name for entry in _entries(state_dir) if not entry.is_symlink()]
     there = [one for name in names if (one := find(state_dir, name)) is not None]
     return sorted(there, key=lambda one: (one.name, one.manifest.installed_at_s))
+
+
+def newer(state_dir: Path, id_: str) -> Environment | None:
+    """The last installation of the engine that the environment `id_` is of, where it is another one; `id_` may be gone.
+    None = there is none, or `id_` is no id."""
+    name, _, digits = id_.rpartition("-")
+    current = find(state_dir, name) if _IDENTITY.fullmatch(digits) else None
+    return None if current is None or current.id == id_ else current
 
 
 def make_current(environment: Environment) -> Environment | None:

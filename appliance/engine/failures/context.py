@@ -12,15 +12,14 @@ from appliance.box.host import Xid
 class PlanFigures:
     """The fullest card of the plan, bytes. `needed_bytes`: weights, reserves and KV; `card_bytes`: the smallest card's;
     `expert_bytes`: what one expert takes of a card, 0 = not known; `cold_experts`: those in host RAM, of `experts`.
-    `file`: of the plan; `remake`: the command that makes it anew, without a number of experts, "" = not known."""
+    `remake`: the command that makes the plan anew, without a number of experts."""
 
     needed_bytes: int
     card_bytes: int
     cold_experts: int
     experts: int
     expert_bytes: int
-    file: str = "plan.json"
-    remake: str = ""
+    remake: str
 
     @property
     def short_bytes(self) -> int:
@@ -62,8 +61,8 @@ class Context:
 
     `command`: the program that was started, argv[0]. `environment`: the name of the engine's Python environment.
     `model`: the folder of the checkpoint. `served`: it was READY before. `context_tokens` and `streams`: what it was
-    told to serve. `xids`: what the kernel said of the cards during this run,
-    oldest first. `holders`: who else holds memory of the cards.
+    told to serve. `xids`: what the kernel said of the cards during this run, oldest first. `holders`: who held memory
+    of the cards before the start, and lives.
     """
 
     command: str = "the engine"

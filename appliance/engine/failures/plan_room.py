@@ -8,10 +8,9 @@ from appliance.plan.cards import WEIGHTS
 from gateway.state import PlanState
 
 
-def figures(plan: PlanState, remake: str = "") -> PlanFigures | None:
+def figures(plan: PlanState) -> PlanFigures | None:
     """Of the plan's fullest card; None when it has no card whose memory is known. An expert's bytes are the mean of
-    those on the cards: rows that fill no page of 2 MiB stay there, so a few more experts may have to go.
-    `remake`: the command that makes such a plan anew, without a number of experts."""
+    those on the cards: rows that fill no page of 2 MiB stay there, so a few more experts may have to go."""
     cards = [bar for bar in plan.bars if bar.id.startswith("gpu") and bar.capacity_bytes is not None]
     if not cards:
         return None
@@ -24,6 +23,5 @@ def figures(plan: PlanState, remake: str = "") -> PlanFigures | None:
         cold_experts=plan.cold_experts,
         experts=plan.experts,
         expert_bytes=routed // hot if hot > 0 else 0,
-        file=plan.file,
-        remake=remake,
+        remake=plan.remake,
     )

@@ -11,6 +11,7 @@ import re
 from math import floor
 
 from appliance.engine.failures.context import Context, PlanFigures
+from appliance.printable import printable
 from appliance.units import GIB, count, gib
 from gateway.state import Cause
 
@@ -35,7 +36,7 @@ def gpu_memory(cause: Cause, match: re.Match[str], context: Context) -> Cause:
         return cause.model_copy(
             update={
                 "title": f"The plan leaves {gib(plan.needed_bytes)} on a {gib(plan.card_bytes)} card.",
-                "remedy": more_experts(plan, plan.short_bytes, context),
+                "remedy": more_experts(plan, plan.short_bytes),
                 "retry": False,
             }
         )
@@ -47,18 +48,16 @@ def gpu_memory(cause: Cause, match: re.Match[str], context: Context) -> Cause:
         return cause.model_copy(update={"title": title})
     missing = _bytes(tried[1], tried[2]) - _bytes(free[4], free[5]) if tried and free else 0  # 3
     counted = f" (the plan counts {gib(plan.needed_bytes)} of {gib(plan.card_bytes)})"
-    remedy = f"{cause.remedy}; or {more_experts(plan, max(missing, 1), context)}"
+    remedy = f"{cause.remedy}; or {more_experts(plan, max(missing, 1))}"
     return cause.model_copy(update={"title": f"{title[:-1]}{counted}.", "remedy": remedy})
 
 
-def more_experts(plan: PlanFigures, short_bytes: int, context: Context) -> str:
+def more_experts(plan: PlanFigures, short_bytes: int) -> str:
     """`move 12 more experts: moe-appliance plan make ...`, for so many bytes on each card."""
     more = plan.experts_for(short_bytes)
-    words = plan.remake or f"moe-appliance plan make --checkpoint {context.model or 'DIR'}"
     if not more:
-        return f"make the plan anew for what the cards have: {words}"
-    out = "" if plan.remake else f" --out {plan.file} --overwrite"
-    return f"move {count(more, 'more expert', 'more experts')}: {words} --experts {plan.cold_experts + more}{out}"
+        return f"make the plan anew for what the cards have: {plan.remake}"
+    return f"move {count(more, 'more expert', 'more experts')}: {plan.remake} --experts {plan.cold_experts + more}"
 
 
 def kv_small(cause: Cause, match: re.Match[str], context: Context) -> Cause:
@@ -67,7 +66,7 @@ def kv_small(cause: Cause, match: re.Match[str], context: Context) -> Cause:
     remedies.append(cause.remedy)
     if context.plan is not None:
         missing = floor((float(match["needed"]) - float(match["there"])) * GIB)
-        remedies.append(more_experts(context.plan, max(missing, 1), context))
+        remedies.append(more_experts(context.plan, max(missing, 1)))
     return cause.model_copy(update={"remedy": "; or ".join(remedies)})
 
 
@@ -77,7 +76,7 @@ def no_kv(cause: Cause, match: re.Match[str], context: Context) -> Cause:
     if plan is None or not plan.cold_experts:
         return cause
     if plan.short_bytes:
-        return cause.model_copy(update={"remedy": more_experts(plan, plan.short_bytes, context)})
+        return cause.model_copy(update={"remedy": more_experts(plan, plan.short_bytes)})
     title = (
         f"The weights leave no room for KV cache, though the plan counts {gib(plan.needed_bytes)} of "
         f"{gib(plan.card_bytes)}: the engine did not leave {count(plan.cold_experts, 'expert')} in host RAM."
@@ -90,11 +89,13 @@ def no_kv(cause: Cause, match: re.Match[str], context: Context) -> Cause:
 def taken(cause: Cause, match: re.Match[str], context: Context) -> Cause:
     """Who holds the rest, where that is known, and the share that would do."""
     free, total, wanted = (float(match[name]) for name in ("free", "total", "wanted"))
-    who = ", ".join(f"process {holder.pid} ({holder.command}) {gib(holder.bytes)}" for holder in context.holders)
+    who = ", ".join(f"process {one.pid} ({printable(one.command)}) {gib(one.bytes)}" for one in context.holders)
     title = f"{cause.title[:-1]}: {wanted - free:.2f} GiB are missing{'; ' + who if who else ''}."
+    pids = ",".join(str(one.pid) for one in context.holders)
+    look = f"ps -o pid,args -p {pids} (what holds the rest: end it)" if pids else cause.remedy
     share = floor(free / total * 100) / 100 if total else 0.0
     return cause.model_copy(
-        update={"title": title, "remedy": f"{cause.remedy}, or set [engine] gpu_memory_utilization = {share:g}"}
+        update={"title": title, "remedy": f"{look}, or set [engine] gpu_memory_utilization = {share:g}"}
     )
 
 

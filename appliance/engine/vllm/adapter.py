@@ -1,6 +1,6 @@
 """The adapter of vLLM: looks at what there is, makes the command, reads the log.
 
-Touches the file system, by looking but for one file (`prepare`), and PATH. Rules:
+Touches the file system, by looking but for one file and the folders of caches (`prepare`), and PATH. Rules:
 - `findings` is the look, and may block; `launch` starts by the last one and touches nothing.
 - Nothing of a run is kept here.
 """
@@ -23,6 +23,7 @@ from appliance.engine.host_kv import EXACT
 from appliance.engine.promise import Promise
 from appliance.engine.vllm import findings as found
 from appliance.engine.vllm import head, launcher, nodes
+from appliance.engine.vllm.caches import cache_env
 from appliance.engine.vllm.command import Command, command_of, tier_flags
 from appliance.engine.vllm.place import SOCKET, Place, environment_name, place_of
 from appliance.engine.vllm.placement import placed
@@ -30,7 +31,7 @@ from appliance.engine.vllm.profiles import PROFILES
 from appliance.engine.vllm.request import Known, Request, known, served_name
 from appliance.engine.vllm.settings import VllmSettings
 from appliance.errors import MoeError, PlanError
-from appliance.files import write_private
+from appliance.files import make_folder, write_private
 from appliance.plan import planfile
 from appliance.plan.export.outcome import Outcome
 from appliance.plan.schema import Plan
@@ -41,6 +42,7 @@ from gateway.state import UNIX, Cause, EngineProfile, Finding
 from gateway.unixserver import PATH_MAX_BYTES
 
 LAUNCHER = Path(launcher.__file__)
+PRIVATE_MODE = 0o700
 SERVER = ("vllm.entrypoints.openai.api_server",)
 HEADLESS = (launcher.SERVE,)
 """Only this one knows --headless. Source: vLLM 0.26.0, entrypoints/cli/serve.py."""
@@ -129,7 +131,7 @@ class VllmEngine:
         if not settings.host_kv_gib:
             return None
         size = int(settings.host_kv_gib * GIB)
-        exact = settings.env.get(EXACT, self._environ.get(EXACT, "0")) != "0"
+        exact = settings.env.get(EXACT, "0") != "0"
         told = settings.model_dump_json(exclude={"name", "floor_tok_per_s", "cold_tokens", "hang_s", "canary_s"})
         return HostTier(
             bytes=size,
@@ -163,10 +165,13 @@ class VllmEngine:
             placed=tells.flags,
             placed_env=tells.env,
             box=self._known(),
+            cache=str(place.cache),
         )
         seen = (
             *kept(
-                found.of_python(settings, environment_name(settings, profile), place.python, place.outdated),
+                found.of_python(
+                    settings, environment_name(settings, profile), place.python, place.outdated, place.environment
+                ),
                 found.of_model(self.model, place.model_problem),
                 found.of_template(settings.chat_template, named),
                 found.of_tools(request),
@@ -205,8 +210,10 @@ class VllmEngine:
         return self._state_dir / f"chat_template-{hashlib.sha256(inline.encode()).hexdigest()[:12]}.jinja"
 
     async def prepare(self, progress: Progress) -> None:
-        """Write the model's template into a file, where it has none: vLLM treats one that is named better. A box that
-        helps another waits for that one. Raises MoeError."""
+        """Make the folders of caches. Write the model's template into a file, where it has none: vLLM treats one that
+        is named better. A box that helps another waits for that one. Raises MoeError."""
+        looked = self._looked or self.look()
+        await unwaited(lambda: _make_caches(looked.request))
         await self._write_template()
         boxes = self.settings.nodes
         if boxes.headless:
@@ -242,6 +249,7 @@ class VllmEngine:
             hang_s=settings.hang_s or 180.0,
             canary_s=settings.canary_s,
             promise=self._promise(looked),
+            withheld=looked.command.withheld,
         )
         boxes = settings.nodes
         if not boxes.headless:
@@ -289,6 +297,15 @@ class VllmEngine:
     def phase_of(self, line: str) -> Step | None:
         """Steps of vLLM's log."""
         return read_step(VLLM_STEPS, line)
+
+
+def _make_caches(request: Request) -> None:
+    """For this user alone, whatever lies in them. Raises ConfigError."""
+    for one in cache_env(request):
+        folder = Path(one.value)
+        make_folder(folder.parent.parent, "state_dir")
+        make_folder(folder.parent, "state_dir", PRIVATE_MODE)
+        make_folder(folder, "state_dir", PRIVATE_MODE)
 
 
 def _not_loaded(name: str, environment: str) -> Cause:

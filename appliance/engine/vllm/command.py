@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from appliance.engine.vllm import nodes
 from appliance.engine.vllm.arguments import parse, setting
+from appliance.engine.vllm.caches import cache_env
 from appliance.engine.vllm.flags import Build, EnvVar, Flag, capture_sizes, known_to
 from appliance.engine.vllm.links import link_env, link_flags, numa_flags
-from appliance.engine.vllm.request import INHERITED, Request, from_hub
+from appliance.engine.vllm.request import INHERITED, Request, from_hub, withheld
 from appliance.engine.vllm.settings import ALLOCATORS, DEV_MODE, VllmSettings
 
 TOML = "appliance.toml"
@@ -26,12 +27,14 @@ OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 @dataclass(frozen=True, slots=True)
 class Command:
     """`tier`: what starts the KV tier in host RAM; a start that goes without it leaves that out. `replaced`: flags of
-    ours whose place appliance.toml's args took."""
+    ours whose place appliance.toml's args took. `withheld`: names in the daemon's own environment that the engine does
+    not get."""
 
     flags: tuple[Flag, ...]
     env: tuple[EnvVar, ...]
     tier: tuple[Flag, ...] = ()
     replaced: tuple[Flag, ...] = ()
+    withheld: tuple[str, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -49,7 +52,8 @@ def command_of(request: Request) -> Command:
     taken = {setting(flag.name) for flag in theirs}
     kept = tuple(flag for flag in ours if setting(flag.name) not in taken)
     replaced = tuple(flag for flag in ours if setting(flag.name) in taken)
-    return Command((*kept, *theirs), _env(request), tier_flags(request.settings), replaced)
+    tier, kept_back = tier_flags(request.settings), withheld(request.box.environ)
+    return Command((*kept, *theirs), _env(request), tier, replaced, kept_back)
 
 
 def tier_flags(settings: VllmSettings) -> tuple[Flag, ...]:
@@ -206,7 +210,8 @@ def _env(request: Request) -> tuple[EnvVar, ...]:
     settings, inherited = request.settings, request.box.environ
     merged: dict[str, EnvVar] = {}
     of_nodes = (EnvVar(*one) for one in nodes.variables(settings.nodes))
-    for one in (*_ours(request), *request.profile.env, *link_env(request), *of_nodes, *request.placed_env):
+    ours = (*_ours(request), *cache_env(request))
+    for one in (*ours, *request.profile.env, *link_env(request), *of_nodes, *request.placed_env):
         merged[one.name] = one
     for name in sorted(inherited):
         if name.startswith(INHERITED):
@@ -230,7 +235,7 @@ def _ours(request: Request) -> Iterator[EnvVar]:
     why = "vLLM's own limit for a start ends after the appliance's, which says what took so long"
     yield EnvVar("VLLM_ENGINE_READY_TIMEOUT_S", str(ready_s), why, "[engine] start_timeout_s")
     yield EnvVar("VLLM_NO_USAGE_STATS", "1", "nothing of the box is told to anybody", "vLLM, usage/usage_lib.py")
-    why = "the steps of a start, and why it failed, are read from the log, whatever the daemon inherited"
+    why = "the steps of a start, and why it failed, are read from the log"
     yield EnvVar("VLLM_CONFIGURE_LOGGING", "1", why, "vLLM, logger.py")
     yield EnvVar("VLLM_LOGGING_LEVEL", "INFO", why, "vLLM, logger.py")
     yield EnvVar("VLLM_LOGGING_COLOR", "0", why, "vLLM, logger.py")
@@ -250,18 +255,9 @@ def _ours(request: Request) -> Iterator[EnvVar]:
 
 def _memory(request: Request) -> Iterator[EnvVar]:
     """Torch's allocator, and the paths by which the tier in host RAM is proven."""
-    segments = "expandable_segments:True"
-    if not request.settings.host_kv_gib:
-        if request.box.environ.get(DEV_MODE, "0") != "0":
-            why = "paths that want no key stay shut, whatever the daemon inherited"
-            yield EnvVar(DEV_MODE, "0", why, "vLLM, entrypoints")
-        if request.profile.expandable_segments:
-            why = "less of a card is lost between its allocations"
-            yield EnvVar(ALLOCATORS[0], segments, why, f"profile {request.profile.name}")
-        return
-    why = "what the tier pins must stay where it is, and expandable segments move"
-    for name in ALLOCATORS:
-        if segments.lower() in request.box.environ.get(name, "").lower():
-            yield EnvVar(name, "expandable_segments:False", why, "issue: no expandable_segments with the KV tier")
-    why = "the warm-up empties the cards' cache to see a prompt come back; only the gateway reaches the socket"
-    yield EnvVar(DEV_MODE, "1", why, "[engine] host_kv_gib")
+    if request.settings.host_kv_gib:
+        why = "the warm-up empties the cards' cache to see a prompt come back; only the gateway reaches the socket"
+        yield EnvVar(DEV_MODE, "1", why, "[engine] host_kv_gib")
+    elif request.profile.expandable_segments:
+        why = "less of a card is lost between its allocations; what the tier pins must stay where it is"
+        yield EnvVar(ALLOCATORS[0], "expandable_segments:True", why, f"profile {request.profile.name}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Deviation:
     """`item`: a flag or a variable; `recipe`, `ours`: its values, None = it is not there, () = a switch. In `ours`
-    `{socket}` and `{model}` stand for the box's own."""
+    `{socket}`, `{model}` and `{cache}` stand for the box's own."""
 
     item: str
     recipe: tuple[str, ...] | None
@@ -20,7 +20,8 @@ class Deviation:
     reason: str
 
 
-_LOG = "steps and causes are read from the log, whatever the daemon inherited"
+_LOG = "steps and causes are read from the log"
+_CACHE = "another version never meets what this one compiled, and a way back finds its own"
 _PACK = "it describes the recipe's own pack of 4-bit tables; for such a pack: [engine] env"
 _KERNELS = "it names a folder of kernels that the operator built; with such kernels: [engine] env"
 _KNOWN = "the gateway reads it: cached tokens, exact counts, one id in both logs"
@@ -49,6 +50,11 @@ DEVIATIONS = (
         "--disable-access-log-for-endpoints", None, ("/health,/metrics",), "the daemon's own questions are not logged"
     ),
     Deviation("VLLM_NO_USAGE_STATS", None, ("1",), "nothing of the box is told to anybody"),
+    Deviation("VLLM_CACHE_ROOT", None, ("{cache}/vllm",), _CACHE),
+    Deviation("TORCHINDUCTOR_CACHE_DIR", None, ("{cache}/inductor",), _CACHE),
+    Deviation("TRITON_CACHE_DIR", None, ("{cache}/triton",), _CACHE),
+    Deviation("CUDA_CACHE_PATH", None, ("{cache}/cuda",), _CACHE),
+    Deviation("FLASHINFER_WORKSPACE_BASE", None, ("{cache}/flashinfer",), _CACHE),
     Deviation("VLLM_CONFIGURE_LOGGING", None, ("1",), _LOG),
     Deviation("VLLM_LOGGING_LEVEL", None, ("INFO",), _LOG),
     Deviation("VLLM_LOGGING_COLOR", None, ("0",), _LOG),

@@ -16,9 +16,10 @@ from gateway.state import Finding, Severity
 _ID = re.compile("-[0-9a-f]{12}")
 
 
-def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: str) -> Finding | None:
+def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: str, there: str = "") -> Finding | None:
     """`engine.python`, `engine.environment`: there is nothing to run, or it is an old one. `name`: of the environment;
-    `python`: what runs, None = it is not there; `outdated`: the environment's id when it was made of other packages."""
+    `python`: what runs, None = it is not there; `outdated`: the environment's id when it was made of other packages;
+    `there`: its id, "" = it is not there or not whole."""
     if python is None and settings.python is not None:
         return Finding(
             id="engine.python",
@@ -27,6 +28,15 @@ def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: 
             observed=f"{printable(str(settings.python))} is no executable file",
             required="[engine] python is a Python that has vLLM",
             remedy=f"moe-appliance engine install {name}   and leave python out; or correct it",
+        )
+    if python is None and there:
+        return Finding(
+            id="engine.environment",
+            severity=Severity.FAIL,
+            title="The engine's environment is damaged",
+            observed=f"the Python of {printable(there)} cannot be run",
+            required="an environment that is whole",
+            remedy=f"moe-appliance engine verify {there}   says what makes it anew",
         )
     if python is None:
         return Finding(

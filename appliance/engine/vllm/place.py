@@ -13,6 +13,7 @@ from pathlib import Path
 
 from appliance.engine import environments
 from appliance.engine.environments import Environment
+from appliance.engine.environments.folders import CACHE, ENGINES
 from appliance.engine.environments.install import lock_of
 from appliance.engine.environments.sets import SETS
 from appliance.engine.vllm.profiles import Profile
@@ -33,10 +34,11 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`python`: what runs, None = it is not there. `outdated`: the environment's id when it is not what this version of
-    the appliance would install. `version`: of vLLM. `template`: a Jinja file, None = none is known. `inline`: the
-    model's template where it has none as a file. `model_problem`: what is wrong with the model's folder, "" = nothing.
-    `environment`: id of the environment that it runs in, "" = none of ours.
+    """`python`: what runs, None = it is not there or does not run. `outdated`: the environment's id when it is not what
+    this version of the appliance would install. `version`: of vLLM. `template`: a Jinja file, None = none is known.
+    `inline`: the model's template where it has none as a file. `model_problem`: what is wrong with the model's folder,
+    "" = nothing. `cache`: where what the engine compiles is kept. `environment`: id of the environment that it runs in,
+    "" = none of ours.
     """
 
     python: Path | None
@@ -45,6 +47,7 @@ class Place:
     template: Path | None
     inline: str
     model_problem: str
+    cache: Path
     environment: str = ""
 
 
@@ -60,7 +63,7 @@ def place_of(settings: VllmSettings, profile: Profile, model: str | None, state_
     if python is None:
         environment = environments.find(state_dir, environment_name(settings, profile))
         python = environment.python if environment is not None else None
-    elif not (python.is_file() and os.access(python, os.X_OK)):
+    if python is not None and not (python.is_file() and os.access(python, os.X_OK)):
         python = None
     found = _version(environment, python)
     return Place(
@@ -70,8 +73,14 @@ def place_of(settings: VllmSettings, profile: Profile, model: str | None, state_
         template=settings.chat_template or _template(model),
         inline="" if settings.chat_template is not None else _inline(model),
         model_problem="" if model is None or from_hub(model) else _problem(Path(model)),
+        cache=_cache(environment, settings, state_dir),
         environment="" if environment is None else environment.id,
     )
+
+
+def _cache(environment: Environment | None, settings: VllmSettings, state_dir: Path) -> Path:
+    """A Python of the operator's has one of its kind; without an environment nothing is started."""
+    return environment.cache if environment is not None else state_dir / ENGINES / f"{settings.kind}-own" / CACHE
 
 
 def _is_current(environment: Environment) -> bool:

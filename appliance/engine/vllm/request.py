@@ -9,12 +9,15 @@ from appliance.box.facts import Facts, node_of
 from appliance.box.gpu import Gpu
 from appliance.engine.vllm.flags import EnvVar, Flag
 from appliance.engine.vllm.profiles import PROFILES, Profile
-from appliance.engine.vllm.settings import VllmSettings, is_folder
+from appliance.engine.vllm.settings import ALLOCATORS, VllmSettings, is_folder
 from appliance.plan.schema import Plan
 from appliance.units import GIB
 
 INHERITED = ("NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")
 """What the daemon's own environment says about cards that reach each other goes to every process of the engine."""
+WITHHELD = ("PYTHON", "TORCHINDUCTOR_", "TRITON_", "VIRTUAL_ENV", "VLLM_", *ALLOCATORS)
+"""What begins so in the daemon's own environment was meant for another program: only [engine] env and the adapter say
+what the engine has of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ def known(facts: Facts | None, seen: tuple[Gpu, ...], *, numactl: bool, environ:
 class Request:
     """`version`: of the vLLM that will run; `model`: a folder or the hub's name; `template`: a Jinja file that is
     there, None = none is known. `streams`: how many the gateway sends at once. `placed`, `placed_env`: what tells vLLM
-    of the plan's cold experts. `socket`: where it listens."""
+    of the plan's cold experts. `socket`: where it listens. `cache`: the folder for what is compiled, "" = where each
+    library puts it."""
 
     settings: VllmSettings
     version: tuple[int, ...]
@@ -68,6 +72,7 @@ class Request:
     placed: tuple[Flag, ...] = ()
     placed_env: tuple[EnvVar, ...] = ()
     box: Known = Known()
+    cache: str = ""
 
     @property
     def profile(self) -> Profile:
@@ -110,6 +115,11 @@ class Request:
         """By name, "" = none."""
         said = self.settings.reasoning_parser
         return self.profile.reasoning_parser if said is None else said
+
+
+def withheld(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The names in it that the engine does not get."""
+    return tuple(sorted(name for name in environ if name.startswith(WITHHELD)))
 
 
 def served_name(model: str) -> str:

@@ -10,9 +10,11 @@ from typer.testing import CliRunner, Result
 
 from appliance.cli import engine, engine_progress
 from appliance.cli.app import app
+from appliance.engine import pairs_kept
 from appliance.engine.environments.install import Installed
 from appliance.engine.environments.lock import parse
 from appliance.engine.environments.wheels import Progress
+from appliance.engine.pairs import Pairs
 from appliance.errors import MoeError
 from tests.appliance.environments.wheelhouse import House
 
@@ -72,6 +74,21 @@ def test_install_says_that_it_is_there_or_what_was_made(done: Installed, home: P
     lines = engine._installed_lines(done)
     assert lines[0].startswith(f"{done.environment.id}: vllm 1.0, 2 packages, Python 3.")
     assert str(done.environment.python) in lines[1]
+
+
+def test_install_says_what_stays_in_use_and_how_the_new_one_is_tried(
+    done: Installed, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "install", lambda *_, **__: done)
+    try:
+        pairs_kept.save(home / "state", Pairs(served="tiny-000000000000"))
+        said = typed(home, "install", "tiny").output
+        assert "tiny-000000000000 stays in use" in said
+        assert "moe-appliance engine use tiny" in said
+        pairs_kept.save(home / "state", Pairs(served=done.environment.id))
+        assert "engine use" not in typed(home, "install", "tiny").output
+    finally:
+        (home / "state" / pairs_kept.NAME).unlink()
 
 
 def test_progress_is_a_line_a_step_and_one_every_half_minute() -> None:

@@ -179,13 +179,16 @@ def test_what_was_chosen_or_a_trial_goes_back_to_is_kept_though_it_does_not_run(
     chosen = Pairs(current=Pair(environment=first.id))
     pairs_kept.save(state, tried(chosen, Pair(environment=second.id)))
 
-    # when newer ones are installed
-    for version in ("3.0", "4.0"):
+    # when newer ones are installed, and of those one served by its name
+    third = put(state, house(tmp_path / "3.0", version="3.0")).environment
+    pairs_kept.save(state, replace(tried(chosen, Pair(environment=second.id)), served=third.id))
+    for version in ("4.0", "5.0"):
         put(state, house(tmp_path / version, version=version))
 
-    # then both are there
+    # then all three are there
     assert find(state, first.id) == first
     assert find(state, second.id) == second
+    assert find(state, third.id) == third
 
 
 def test_a_folder_that_an_operator_put_there_is_left_alone(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ CORE_DEAD = (
 ECHO = (
     "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 )
-FITS = PlanFigures(90 * GIB, 95 * GIB, 4_608, 15_360, 14 << 20, "plan.json")
-SHORT = PlanFigures(int(102.1 * GIB), int(95.6 * GIB), 0, 15_360, 14 << 20, "plan.json")
+MAKE = "moe-appliance plan make --checkpoint /m --out plan.json --overwrite"
+FITS = PlanFigures(90 * GIB, 95 * GIB, 4_608, 15_360, 14 << 20, MAKE)
+SHORT = PlanFigures(int(102.1 * GIB), int(95.6 * GIB), 0, 15_360, 14 << 20, MAKE)
 PLANNED = Context(environment="vllm-exl3", model="/m", plan=FITS)
 
 
@@ -74,7 +75,7 @@ MEASURED = {
     "GPU OOM at load": Row(
         "engine.gpu_memory",
         "The plan leaves 102.1 GiB on a 95.6 GiB card.",
-        "move 476 more experts: moe-appliance plan make --checkpoint /m --experts 476 --out plan.json --overwrite",
+        f"move 476 more experts: {MAKE} --experts 476",
         False,
         lines("gpu-memory"),
         context=replace(PLANNED, plan=SHORT),

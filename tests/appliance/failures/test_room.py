@@ -15,7 +15,8 @@ from appliance.units import GIB
 from gateway.state import BudgetBar, BudgetLine, Moment, PlanState
 from tests.appliance.failures.test_vllm_logs import lines
 
-PLAN = PlanFigures(90 * GIB, 95 * GIB, 100, 1_000, GIB // 2, "p.json")
+REMAKE = "moe-appliance plan make --checkpoint /m --gpus 2 --out p.json --overwrite"
+PLAN = PlanFigures(90 * GIB, 95 * GIB, 100, 1_000, GIB // 2, REMAKE)
 OOM = (
     "(EngineCore pid=7) ERROR 11-30 10:00:00 [core.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
     "2.00 GiB. GPU 1 has a total capacity of 95.00 GiB of which 512.00 MiB is free."
@@ -23,24 +24,21 @@ OOM = (
 
 
 def test_a_plan_that_fits_is_told_beside_what_is_missing() -> None:
-    cause = diagnose(Exit(1, None), [OOM], Context(model="/m", plan=PLAN))
+    cause = diagnose(Exit(1, None), [OOM], Context(plan=PLAN))
     assert "2.00 GiB more were wanted, 512.00 MiB of 95.00 GiB are free on card 1" in cause.title
     assert "(the plan counts 90.0 GiB of 95.0 GiB)." in cause.title
-    assert "move 3 more experts: moe-appliance plan make --checkpoint /m --experts 103" in cause.remedy
+    assert f"move 3 more experts: {REMAKE} --experts 103" in cause.remedy
     assert cause.retry
 
 
-def test_the_command_that_made_the_plan_is_offered_where_it_is_known() -> None:
-    plan = replace(PLAN, needed_bytes=96 * GIB, remake="moe-appliance plan make --gpus 2 --out p.json --overwrite")
-    cause = diagnose(Exit(1, None), [OOM], Context(plan=plan))
-    assert cause.remedy == (
-        "move 2 more experts: moe-appliance plan make --gpus 2 --out p.json --overwrite --experts 102"
-    )
+def test_a_plan_that_leaves_too_much_on_the_cards_is_made_anew_by_a_whole_command() -> None:
+    cause = diagnose(Exit(1, None), [OOM], Context(plan=replace(PLAN, needed_bytes=96 * GIB)))
+    assert cause.remedy == f"move 2 more experts: {REMAKE} --experts 102"
 
 
 def test_a_plan_that_has_no_more_experts_to_move_is_made_anew() -> None:
     cause = diagnose(Exit(1, None), [OOM], Context(plan=replace(PLAN, needed_bytes=900 * GIB)))
-    assert cause.remedy == "make the plan anew for what the cards have: moe-appliance plan make --checkpoint DIR"
+    assert cause.remedy == f"make the plan anew for what the cards have: {REMAKE}"
 
 
 def test_a_cache_that_is_small_by_a_little_needs_an_expert_moved() -> None:
@@ -57,9 +55,11 @@ def test_without_a_length_that_fits_none_is_offered() -> None:
 
 
 def test_who_holds_the_memory_is_named_where_it_is_known() -> None:
-    holders = (VramHolder(77, "python train.py", 3 * GIB),)
+    holders = (VramHolder(77, "VLLM::\x1b[2J", 3 * GIB), VramHolder(78, "x", GIB))
     cause = diagnose(Exit(1, None), lines("gpu-taken"), Context(holders=holders))
-    assert "1.08 GiB are missing; process 77 (python train.py) 3.0 GiB." in cause.title
+    assert "1.08 GiB are missing; process 77 (VLLM::\\x1b[2J) 3.0 GiB, process 78 (x) 1.0 GiB." in cause.title
+    assert cause.remedy.startswith("ps -o pid,args -p 77,78 ")
+    assert diagnose(Exit(1, None), lines("gpu-taken"), Context()).remedy.startswith("nvidia-smi ")
 
 
 def test_no_room_for_a_cache_by_a_plan_that_does_not_fit_is_the_plans() -> None:
@@ -106,9 +106,10 @@ def test_the_figures_of_a_checked_plan_are_of_its_fullest_card() -> None:
         fits=False,
         verdict="",
         bars=(bar("gpu0", 90, 80), bar("gpu1", 95, 100), bar("node0", 1, 900)),
+        remake="make",
     )
-    assert figures(plan, "make") == PlanFigures(105, 90, 4, 14, 10, "/p.json", "make")
-    assert figures(plan.model_copy(update={"cold_experts": 14})) == PlanFigures(105, 90, 14, 14, 0, "/p.json")
+    assert figures(plan) == PlanFigures(105, 90, 4, 14, 10, "make")
+    assert figures(plan.model_copy(update={"cold_experts": 14})) == PlanFigures(105, 90, 14, 14, 0, "make")
     assert figures(plan.model_copy(update={"bars": (bar("gpu0", None, 80),)})) is None
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from appliance.cli.app import app
@@ -87,3 +88,20 @@ def test_other_kinds_have_a_command_of_their_own(tmp_path: Path) -> None:
 def test_nothing_is_started_or_written(tmp_path: Path) -> None:
     run(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["appliance.toml"]
+
+
+def test_what_is_set_here_and_not_passed_on_is_named_without_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_LOGGING_PREFIX", "s3cret")
+    done = run(tmp_path)
+    assert "VLLM_LOGGING_PREFIX" in done.stderr
+    assert "s3cret" not in done.output
+    assert "VLLM_LOGGING_PREFIX" in json.loads(run(tmp_path, "--json").stdout)["withheld"]
+
+
+def test_the_folders_for_what_is_compiled_stand_there_with_their_reason(tmp_path: Path) -> None:
+    lines = run(tmp_path).stdout.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("VLLM_CACHE_ROOT="))
+    assert lines[at].endswith("/engines/vllm-own/cache/vllm")
+    assert "no other environment uses it (vLLM, envs.py)" in lines[at + 1]

@@ -15,14 +15,17 @@ import pytest
 from appliance.box.facts import Facts
 from appliance.box.gpu import DeepReport, Gpu, GpuReport, Outcome
 from appliance.box.host import Host, Node
-from appliance.engine.adapter import Adapter
+from appliance.engine.adapter import Adapter, Launch
+from appliance.engine.environments import folders
 from appliance.engine.lifecycle import LEFT
 from appliance.engine.vllm import head
 from appliance.engine.vllm.adapter import LAUNCHER, METRICS, VllmEngine
 from appliance.engine.vllm.place import numbers
+from appliance.errors import ConfigError
 from appliance.plan.settings import PlanSettings
 from appliance.units import GIB
 from gateway.state import Cause, Severity
+from tests.appliance.installations import environment_in
 from tests.appliance.vllm.vllm_requests import PLANS, TWO_CARDS, settings
 
 PLAN = PLANS / "deepseek-v4.1-flash-2x-rtx-pro-6000.json"
@@ -201,6 +204,7 @@ def test_no_environment_is_installed(tmp_path: Path) -> None:
 def test_an_environment_of_other_packages_is_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "state/engines/vllm-0123456789ab"
     (folder / "venv/bin").mkdir(parents=True)
+    (folder / "venv/bin/python").symlink_to(sys.executable)
     (tmp_path / "state/engines/vllm").symlink_to(folder.name)
     manifest = {"set": "vllm", "identity": "0123456789ab", "lock_sha256": "0" * 64, "python": "3.12.3"}
     packages = {"packages": {"vllm": "0.32.1"}, "installed_at_s": 1.0, "took_s": 1.0, "size_bytes": 1, "tool": "1"}
@@ -311,3 +315,71 @@ def test_a_template_inside_the_tokenizers_configuration_becomes_a_file(tmp_path:
     configuration.write_text(json.dumps({"chat_template": [{"name": "default", "template": "x"}]}))
     asyncio.run(made.prepare(lambda step, part: None))
     assert "--chat-template" not in made.launch(1, Path("/k")).argv
+
+
+# What is compiled
+
+
+def caches(launch: Launch) -> set[Path]:
+    """The folders that the launch names for it."""
+    return {Path(launch.env[name]) for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")}
+
+
+def test_what_the_engine_compiles_goes_into_its_environment_and_with_it(tmp_path: Path) -> None:
+    # given
+    (tmp_path / "state").mkdir()
+    folder = environment_in(tmp_path / "state", "0" * 12)
+    made = engine(tmp_path, python=None)
+    # when
+    asyncio.run(made.prepare(lambda step, part: None))
+    # then its folders are there, and nobody else's
+    found = caches(made.launch(1, Path("/k")))
+    assert all(path.is_relative_to(folder / "cache") for path in found)
+    assert {path.stat().st_mode & 0o777 for path in (folder / "cache", *found)} == {0o700}
+    # and another installation has others, so that neither meets what the other made
+    other = environment_in(tmp_path / "state", "1" * 12)
+    made.findings(facts(1))
+    assert all(path.is_relative_to(other / "cache") for path in caches(made.launch(1, Path("/k"))))
+    # and they go with it
+    assert folders.remove_old(tmp_path / "state", "vllm", frozenset()) == [folder.name]
+    assert not any(path.exists() for path in found)
+
+
+def test_a_python_of_the_operators_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    made = engine(tmp_path)
+    asyncio.run(made.prepare(lambda step, part: None))
+    found = caches(made.launch(1, Path("/k")))
+    assert {path.parent for path in found} == {tmp_path / "state/engines/vllm-own/cache"}
+    assert all(path.is_dir() for path in found)
+    assert folders.installed(tmp_path / "state") == []
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("not a folder")
+    with pytest.raises(ConfigError, match="state_dir"):
+        asyncio.run(engine(tmp_path).prepare(lambda step, part: None))
+
+
+def test_a_launch_withholds_what_the_daemon_has_for_another_python(tmp_path: Path) -> None:
+    assert engine(tmp_path).launch(1, Path("/k")).withheld == ()
+    environ = {"PYTHONPATH": "/x", "NCCL_DEBUG": "INFO", "VLLM_PORT": "1"}
+    made = VllmEngine(
+        settings(python=sys.executable, model="org/name"), state_dir=tmp_path, runtime_dir=tmp_path, environ=environ
+    )
+    assert made.launch(1, Path("/k")).withheld == ("PYTHONPATH", "VLLM_PORT")
+
+
+def test_an_installation_that_is_gone_or_damaged_is_a_finding_with_its_command(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    folder = environment_in(tmp_path / "state", "0" * 12)
+    made = engine(tmp_path, python=None, environment=folder.name)
+    # given one whose Python does not run
+    (damaged,) = (one for one in made.findings(facts(1)) if one.id == "engine.environment")
+    assert damaged.severity is Severity.FAIL
+    assert damaged.remedy.startswith(f"moe-appliance engine verify {folder.name} ")
+    # and one that was removed, while its name means another
+    environment_in(tmp_path / "state", "1" * 12)
+    folders.remove(folder)
+    (gone,) = (one for one in made.findings(facts(1)) if one.id == "engine.environment")
+    assert gone.severity is Severity.FAIL
+    assert gone.remedy == "moe-appliance engine install vllm, then: moe-appliance engine use vllm"

@@ -157,19 +157,15 @@ def test_the_empty_parser_is_no_parser() -> None:
 
 
 def test_the_tier_brings_the_dev_mode_and_no_moving_segments() -> None:
-    box = Known(environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
-    command = made(settings(profile=TWO_CARDS, host_kv_gib=2.5), box=box)
+    command = made(settings(profile=TWO_CARDS, host_kv_gib=2.5))
     assert [flag.words for flag in command.tier] == [("--kv-offloading-size", "2.5")]
     assert "--kv-offloading-size" not in flags(command)
     assert env(command)["VLLM_SERVER_DEV_MODE"] == "1"
-    assert env(command)["PYTORCH_ALLOC_CONF"] == "expandable_segments:False"
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in env(command)
+    assert not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & env(command).keys()
 
 
 def test_without_the_tier_the_dev_mode_stays_off() -> None:
     assert "VLLM_SERVER_DEV_MODE" not in env(made())
-    inherited = Known(environ={"VLLM_SERVER_DEV_MODE": "1"})
-    assert env(made(box=inherited))["VLLM_SERVER_DEV_MODE"] == "0"
     assert env(made(settings(profile=TWO_CARDS)))["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
 
 
@@ -204,6 +200,61 @@ def test_what_the_daemon_inherited_of_links_goes_to_the_engine_and_wins() -> Non
     assert "HOME" not in found
     said = env(made(settings(tensor_parallel=2, env={"NCCL_P2P_DISABLE": "1"}), box=Known(environ=environ)))
     assert said["NCCL_P2P_DISABLE"] == "1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "VLLM_PLUGINS", "VLLM_SERVER_DEV_MODE"),
+        *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+    ],
+)
+def test_what_was_meant_for_another_python_is_withheld(name: str) -> None:
+    command = made(box=Known(environ={name: "x"}))
+    assert command.withheld == (name,)
+    assert "x" not in env(command).values()
+
+
+def test_what_the_operator_says_is_the_engines_whatever_the_daemon_has() -> None:
+    said = settings(env={"PYTHONPATH": "/mine", "VLLM_PORT": "1"})
+    found = env(made(said, box=Known(environ={"PYTHONPATH": "/x", "VLLM_PORT": "2"})))
+    assert (found["PYTHONPATH"], found["VLLM_PORT"]) == ("/mine", "1")
+
+
+def test_what_says_how_cards_reach_each_other_is_not_withheld() -> None:
+    names = ("CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "NCCL_DEBUG", "NVSHMEM_Y", "TORCH_SYMM_MEM_X", "PATH")
+    assert made(box=Known(environ=dict.fromkeys(names, "x"))).withheld == ()
+
+
+# What is compiled
+
+CACHES = {"VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
+OF_CARDS = {"CUDA_CACHE_PATH", "FLASHINFER_WORKSPACE_BASE"}
+
+
+def test_what_is_compiled_is_kept_in_the_environments_own_folder() -> None:
+    found = env(made(cache="/state/engines/vllm-0/cache"))
+    folders = {found[name] for name in CACHES | OF_CARDS}
+    assert len(folders) == len(CACHES | OF_CARDS)
+    assert all(folder.startswith("/state/engines/vllm-0/cache/") for folder in folders)
+
+
+def test_an_engine_without_cards_has_no_caches_of_cards() -> None:
+    found = env(made(settings(profile="vllm-cpu-tiny"), cache="/c"))
+    assert found.keys() >= CACHES
+    assert not found.keys() & OF_CARDS
+
+
+def test_the_operators_cache_wins() -> None:
+    found = env(made(settings(env={"TRITON_CACHE_DIR": "/fast"}), cache="/c"))
+    assert found["TRITON_CACHE_DIR"] == "/fast"
+
+
+def test_ranks_that_ray_starts_elsewhere_are_told_no_path_of_this_box() -> None:
+    boxes = {"executor": "ray", "nnodes": 2, "master_addr": "10.0.0.1", "host": "10.0.0.2", "interface": "eth1"}
+    assert not env(made(settings(nodes=boxes, tensor_parallel=2), cache="/c")).keys() & (CACHES | OF_CARDS)
+    alone = {"executor": "ray"}
+    assert env(made(settings(nodes=alone), cache="/c")).keys() >= CACHES
 
 
 def test_ranks_are_bound_where_the_host_has_several_nodes() -> None:

@@ -17,7 +17,7 @@ def recipe() -> dict[str, tuple[str, ...]]:
 
 
 def ours() -> dict[str, tuple[str, ...]]:
-    command = made(settings(profile=TWO_CARDS), model=MODEL, socket="{socket}")
+    command = made(settings(profile=TWO_CARDS), model=MODEL, socket="{socket}", cache="{cache}")
     found = flags(command) | {name: (value,) for name, value in env(command).items()}
     return found | {"--model": ("{model}",)}
 
