@@ -1,0 +1,89 @@
+"""Carries a document out on one rank: layer by layer while the model is built, and again after each layer's weights
+were re-laid.
+
+Touches torch through tensors.py. A layer's life:
+1. `built`: vLLM has made its parameters in VRAM. The weights with cold rows move over mixed ranges, with what they
+   hold (padding and ones count), and the copies in VRAM are given back: one layer more at the peak.
+2. Loading writes the rows where vLLM thinks they are, in logical order.
+3. `loaded`: every per-expert parameter is permuted; then vLLM's own processing runs. Where it kept the storage nothing
+   is left to do; where it made new tensors they move, too, and the ranges before them are given back. Their content is
+   assigned to the Parameter that is there then: kernels hold on to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from .decided import Shape, check_layer, host_pages, per_expert, per_expert_weights
+from .document import Residency
+from .layout import places_of, rows_of
+from .tensors import Ranges, permute
+
+
+@dataclass(slots=True)
+class Placed:
+    """One layer. `rows`: the logical id of each physical row."""
+
+    number: int
+    name: str
+    rows: tuple[int, ...]
+    ranges: set[int] = field(default_factory=set)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The physical id of each logical one."""
+        return places_of(self.rows)
+
+
+class Placing:
+    """The layers of one rank. `tp`: ranks of the engine."""
+
+    def __init__(self, residency: Residency, ranges: Ranges, tp: int) -> None:
+        self.residency, self.ranges, self._tp = residency, ranges, tp
+        self.layers: dict[int, Placed] = {}
+        self.plain_bytes = 0
+
+    def built(self, number: int, name: str, experts: int, top_k: int, parameters: _Parameters) -> Placed:
+        """A layer's parameters exist and hold nothing yet. Raises ResidencyError."""
+        check_layer(self.residency, name, experts, top_k, self._tp)
+        placed = Placed(number, name, rows_of(experts, self.residency.cold_of(number)))
+        self.layers[number] = placed
+        self._move(placed, parameters, self.residency.cold_of(number))
+        return placed
+
+    def loaded(self, placed: Placed, parameters: Callable[[], _Parameters], process: Callable[[], None]) -> None:
+        """A layer's weights are there; `process` is what vLLM does with them. Raises ResidencyError."""
+        if placed.rows != tuple(range(len(placed.rows))):
+            for shape in per_expert(_shapes(parameters()), len(placed.rows)):
+                permute(parameters()[shape.name], placed.rows)
+        process()
+        self._move(placed, parameters(), self.residency.cold_of(placed.number))
+        self._count_plain(parameters())
+
+    def _move(self, placed: Placed, parameters: _Parameters, cold: tuple[int, ...]) -> None:
+        for name, pages in host_pages(_shapes(parameters), len(cold)).items():
+            if self.ranges.address_of(parameters[name]) is None:
+                self.ranges.move(parameters[name], pages)
+        used = {self.ranges.address_of(parameter) for parameter in parameters.values()} - {None}
+        for address in placed.ranges - used:
+            self.ranges.free(address)
+        placed.ranges = {address for address in used if address is not None}
+
+    def _count_plain(self, parameters: _Parameters) -> None:
+        weights = per_expert_weights(_shapes(parameters))
+        plain = (parameters[shape.name] for shape in weights)
+        self.plain_bytes += sum(one.nbytes for one in plain if self.ranges.address_of(one) is None)
+
+
+_Parameters = Mapping[str, torch.nn.Parameter]
+
+
+def _shapes(parameters: _Parameters) -> list[Shape]:
+    return [
+        Shape(name, len(parameter), parameter.nbytes // max(1, len(parameter)) if parameter.is_contiguous() else 0)
+        for name, parameter in parameters.items()
+        if parameter.dim() > 0
+    ]

@@ -1,0 +1,1 @@
+"""Tests of what runs inside vLLM, without a GPU."""

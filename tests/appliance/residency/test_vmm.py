@@ -1,0 +1,38 @@
+"""A range owns what it made, in both memories, and gives it back, also when something in the middle fails."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.residency.driver import Place
+from appliance.residency.errors import ResidencyError
+from appliance.residency.layout import PAGE_BYTES, Pages
+from appliance.residency.vmm import mapped
+from tests.appliance.residency.books import BookDriver
+
+PAGES = st.builds(Pages, st.integers(0, 5), st.integers(0, 5)).filter(lambda pages: pages.device + pages.host > 0)
+
+
+@given(pages=PAGES)
+def test_pages_in_vram_come_first_and_those_on_the_host_follow_without_a_gap(pages: Pages) -> None:
+    driver = BookDriver()
+    found = mapped(driver, pages, card=3, node=1)
+    parts = [(at - found.address, size, driver.made[handle][1]) for at, (size, handle) in sorted(driver.mapped.items())]
+    wanted = [(0, pages.device_bytes, Place(False, 3)), (pages.device_bytes, pages.host_bytes, Place(True, 1))]
+    assert parts == [part for part in wanted if part[1]]
+    assert driver.allowed == [(found.address, found.size, 3)]
+    assert found.size == (pages.device + pages.host) * PAGE_BYTES
+    found.free()
+    assert driver.is_empty
+
+
+@pytest.mark.parametrize(
+    "fails", [("reserve", 1), ("create", 1), ("map", 1), ("create", 2), ("map", 2), ("allow", 1)], ids=str
+)
+def test_what_was_made_before_an_error_is_given_back(fails: tuple[str, int]) -> None:
+    driver = BookDriver(fails)
+    with pytest.raises(ResidencyError, match=r"refused: \w+: no"):
+        mapped(driver, Pages(2, 2), card=0, node=0)
+    assert driver.is_empty
