@@ -1,0 +1,117 @@
+"""Which experts change places while the engine runs: hot rows that nobody visits for cold ones that many do. Pure.
+
+Rules:
+1. What counts is the rate of visits: visits a token, decayed by tokens, so that the traffic of the last minutes speaks
+   and an idle box forgets nothing.
+2. A swap exchanges one hot and one cold expert of one layer. It pays when the difference of their rates, over the
+   tokens that the rates look back on, is worth `pays_hits` visits to a cold row: what moving two rows costs the link.
+3. The one that pays most goes first, over all layers; never more bytes than the caller allows. A swap moves both rows
+   over the link.
+4. An expert that has just moved rests for `rest_tokens`: rates are measured, and two that are close would go back and
+   forth.
+Source: moving an expert in costs what about four reads of it in place cost (docs/measurements.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+
+PAYS_HITS = 4.0
+HALF_LIFE_TOKENS = 20_000.0
+REST_TOKENS = 20_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`pays_hits`: visits that a swap must save; `half_life_tokens`: after so many tokens a visit counts half;
+    `rest_tokens`: how long one that moved stays where it is."""
+
+    pays_hits: float = PAYS_HITS
+    half_life_tokens: float = HALF_LIFE_TOKENS
+    rest_tokens: float = REST_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """`hot` goes to the host, `cold` to VRAM; logical ids of layer `layer`. `saves`: visits to cold rows a token."""
+
+    layer: int
+    hot: int
+    cold: int
+    saves: float
+
+
+@dataclass(slots=True)
+class Rates:
+    """Visits a token of each expert, by layer. `weight`: decayed tokens that they rest on."""
+
+    policy: Policy
+    visits: dict[int, list[float]] = field(default_factory=dict)
+    weight: float = 0.0
+    tokens: float = 0.0
+    _moved: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def count(self, visits: Mapping[int, Sequence[int]], tokens: int) -> None:
+        """`tokens` more, and which experts they visited, by layer and logical id.  (1)"""
+        keeps = 0.5 ** (tokens / self.policy.half_life_tokens)
+        self.weight = self.weight * keeps + tokens
+        self.tokens += tokens
+        for layer, counted in visits.items():
+            before = self.visits.get(layer, [0.0] * len(counted))
+            self.visits[layer] = [old * keeps + new for old, new in zip(before, counted, strict=True)]
+        self._moved = {who: at for who, at in self._moved.items() if self.tokens < at + self.policy.rest_tokens}
+
+    def rate(self, layer: int, expert: int) -> float:
+        """Visits a token; 0 before any was counted."""
+        return self.visits[layer][expert] / self.weight if self.weight else 0.0
+
+    def cold_share(self, cold: Mapping[int, Sequence[int]]) -> float:
+        """Share of all visits that go to the cold experts `cold`, by layer."""
+        everything = sum(map(sum, self.visits.values()))
+        there = sum(self.visits[layer][expert] for layer, experts in cold.items() for expert in experts)
+        return there / everything if everything else 0.0
+
+    def rests(self, layer: int, expert: int) -> bool:
+        """Whether it moved a short while ago.  (4)"""
+        return (layer, expert) in self._moved
+
+    def moved(self, swaps: Sequence[Swap]) -> None:
+        """These were carried out."""
+        for swap in swaps:
+            self._moved[swap.layer, swap.hot] = self._moved[swap.layer, swap.cold] = self.tokens
+
+
+def swaps(rates: Rates, cold: Mapping[int, Sequence[int]], row_bytes: int, most_bytes: int) -> tuple[Swap, ...]:
+    """What to exchange now, the most useful first. `cold`: the cold experts by layer; `row_bytes`: one expert's rows in
+    all tensors of a layer; `most_bytes`: that may cross the link.  (2, 3)"""
+    ranked = {layer: _ranked(rates, layer, experts) for layer, experts in cold.items() if layer in rates.visits}
+    heap = [(-swap.saves, layer, 0, swap) for layer, pairs in ranked.items() for swap in pairs[:1]]
+    heapify(heap)
+    chosen: list[Swap] = []
+    room = most_bytes // max(1, 2 * row_bytes)
+    while heap and len(chosen) < room:
+        _, layer, place, swap = heap[0]
+        chosen.append(swap)
+        if place + 1 < len(ranked[layer]):
+            after = ranked[layer][place + 1]
+            heapreplace(heap, (-after.saves, layer, place + 1, after))
+        else:
+            heappop(heap)
+    return tuple(chosen)
+
+
+def _ranked(rates: Rates, layer: int, experts: Sequence[int]) -> list[Swap]:
+    """A layer's swaps that pay: the most visited cold expert for the least visited hot one, and so on."""
+    cold = set(experts)
+    here = [expert for expert in range(len(rates.visits[layer])) if not rates.rests(layer, expert)]
+    wanted = sorted((one for one in here if one in cold), key=lambda one: (-rates.rate(layer, one), one))
+    unwanted = sorted((one for one in here if one not in cold), key=lambda one: (rates.rate(layer, one), one))
+    found = []
+    for hot, one in zip(unwanted, wanted, strict=False):
+        saves = rates.rate(layer, one) - rates.rate(layer, hot)
+        if saves * rates.weight < rates.policy.pays_hits:
+            break
+        found.append(Swap(layer, hot, one, saves))
+    return found

@@ -1,0 +1,126 @@
+"""What is visited comes to VRAM, within the bytes allowed, and what is equal stays where it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.residency.policy import Policy, Rates, Swap, swaps
+
+EXPERTS, TOP_K, ROW = 32, 4, 1000
+
+
+def counted(weights: Sequence[float], tokens: int, seed: int) -> list[int]:
+    """Visits of `tokens` tokens that choose TOP_K experts each, by weight and without choosing one twice."""
+    chance, visits = random.Random(seed), [0] * len(weights)
+    for _ in range(tokens):
+        keys = sorted(range(len(weights)), key=lambda one: chance.random() ** (1 / weights[one]), reverse=True)
+        for one in keys[:TOP_K]:
+            visits[one] += 1
+    return visits
+
+
+def zipf(shift: int) -> list[float]:
+    return [1.0 / (1 + (one - shift) % EXPERTS) for one in range(EXPERTS)]
+
+
+def after(rates: Rates, cold: dict[int, list[int]], most_bytes: int) -> dict[int, list[int]]:
+    """The cold experts once what is to be swapped was swapped."""
+    made = swaps(rates, cold, ROW, most_bytes)
+    rates.moved(made)
+    gone = {(swap.layer, swap.cold) for swap in made}
+    kept = {layer: [one for one in experts if (layer, one) not in gone] for layer, experts in cold.items()}
+    return {layer: sorted(kept[layer] + [swap.hot for swap in made if swap.layer == layer]) for layer in cold}
+
+
+RATES = st.lists(st.lists(st.integers(0, 200), min_size=EXPERTS, max_size=EXPERTS), min_size=1, max_size=4)
+
+
+@given(visits=RATES, cold=st.sets(st.integers(0, EXPERTS - 1)), room=st.integers(0, 40_000), data=st.data())
+def test_each_swap_pays_brings_one_in_for_one_out_and_all_fit_the_bytes(
+    visits: list[list[int]], cold: set[int], room: int, data: st.DataObject
+) -> None:
+    rates = Rates(Policy(pays_hits=data.draw(st.sampled_from([1.0, 4.0, 50.0]))))
+    rates.count(dict(enumerate(visits)), 1000)
+    found = swaps(rates, dict.fromkeys(range(len(visits)), sorted(cold)), ROW, room)
+    assert 2 * ROW * len(found) <= room
+    assert all(swap.cold in cold and swap.hot not in cold for swap in found)
+    assert all(visits[swap.layer][swap.cold] - visits[swap.layer][swap.hot] >= rates.policy.pays_hits for swap in found)
+    assert len({(swap.layer, one) for swap in found for one in (swap.hot, swap.cold)}) == 2 * len(found)
+    assert [swap.saves for swap in found] == sorted((swap.saves for swap in found), reverse=True)
+
+
+@given(visits=RATES, cold=st.sets(st.integers(0, EXPERTS - 1)))
+def test_with_room_for_all_no_cold_expert_is_left_that_would_pay(visits: list[list[int]], cold: set[int]) -> None:
+    rates = Rates(Policy())
+    rates.count(dict(enumerate(visits)), 1000)
+    left = after(rates, dict.fromkeys(range(len(visits)), sorted(cold)), 1 << 30)
+    for layer, experts in left.items():
+        hot = [visits[layer][one] for one in range(EXPERTS) if one not in experts]
+        most = max((visits[layer][one] for one in experts), default=0)
+        assert not hot or most - min(hot) < rates.policy.pays_hits + 1e-6
+
+
+@pytest.mark.parametrize("shift", [8, 16, 29])
+def test_after_a_shift_of_the_hot_set_the_cold_share_is_soon_near_the_best(shift: int) -> None:
+    rates, weights = Rates(Policy(half_life_tokens=2000, rest_tokens=500)), zipf(0)
+    cold = {0: sorted(range(EXPERTS), key=lambda one: weights[one])[:10]}
+    rates.count({0: counted(weights, 3000, 1)}, 3000)
+    weights = zipf(shift)
+    best = {0: sorted(range(EXPERTS), key=lambda one: weights[one])[:10]}
+    for round_ in range(20):
+        rates.count({0: counted(weights, 500, 100 + round_)}, 500)
+        cold = after(rates, cold, 4 * ROW)
+    now = Rates(Policy())
+    now.count({0: counted(weights, 5000, 7)}, 5000)
+    assert now.cold_share(cold) <= 1.1 * now.cold_share(best)
+
+
+def test_steady_traffic_soon_moves_nothing_any_more() -> None:
+    rates, weights = Rates(Policy(pays_hits=40, half_life_tokens=4000)), zipf(0)
+    cold = {0: sorted(range(EXPERTS), key=lambda one: weights[one])[:10]}
+    moved = []
+    for round_ in range(40):
+        rates.count({0: counted(weights, 500, round_)}, 500)
+        before, cold = cold, after(rates, cold, 1 << 30)
+        moved.append(before != cold)
+    assert not any(moved[10:])
+
+
+def test_one_that_has_just_moved_rests_and_then_may_move_again() -> None:
+    rates = Rates(Policy(pays_hits=1, rest_tokens=1000))
+    rates.count({0: [0, 9]}, 100)
+    cold = after(rates, {0: [1]}, 1 << 30)
+    assert cold == {0: [0]}
+    rates.count({0: [500, 0]}, 500)
+    assert swaps(rates, cold, ROW, 1 << 30) == ()
+    rates.count({0: [500, 0]}, 500)
+    assert [(swap.hot, swap.cold) for swap in swaps(rates, cold, ROW, 1 << 30)] == [(1, 0)]
+
+
+def test_nothing_counted_moves_nothing() -> None:
+    rates = Rates(Policy())
+    assert swaps(rates, {0: [1]}, ROW, 1 << 30) == ()
+    assert rates.cold_share({}) == 0.0
+    rates.count({0: [0, 0]}, 0)
+    assert swaps(rates, {0: [1]}, ROW, 1 << 30) == ()
+    assert rates.rate(0, 1) == 0.0
+
+
+def test_an_idle_box_forgets_nothing() -> None:
+    rates = Rates(Policy())
+    rates.count({0: [5, 1]}, 10)
+    before = rates.rate(0, 0)
+    rates.count({0: [0, 0]}, 0)
+    assert rates.rate(0, 0) == before
+
+
+def test_a_swap_is_told_with_what_it_saves() -> None:
+    rates = Rates(Policy(pays_hits=1))
+    rates.count({0: [1, 9]}, 10)
+    assert swaps(rates, {0: [1]}, ROW, 2 * ROW) == (Swap(0, 0, 1, 0.8),)
+    assert swaps(rates, {0: [1]}, ROW, 2 * ROW - 1) == ()
