@@ -108,6 +108,7 @@ def served(home: Path) -> Iterator[Box]:
     box = Box(
         home,
         tables={"engine": engine, "plan": plan},
+        knobs={"check_scale": 1.0},
         patches={"appliance.examine.ROOT": str(cards.root)},
         environ=environ,
     )

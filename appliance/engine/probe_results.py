@@ -15,7 +15,7 @@ from appliance.engine import probe_remedies as remedies
 from appliance.engine.probe_forms import DIALECTS
 from appliance.engine.probe_seen import Cached, Measured, Proven, Seen, Streamed
 from appliance.engine.promise import Promise
-from appliance.units import gib
+from appliance.units import gib, rate
 from gateway.state import Cause, EngineAbilities, ProbeResult, Verdict
 
 PACE_TOKENS_MIN = 64
@@ -146,7 +146,7 @@ def _pace(promise: Promise, seen: Measured) -> ProbeResult:
         return _row("pace", "Pace of one stream", None, "too few pieces of an answer to tell", wanted, floor > 0)
     fast = found >= floor
     ok = None if not fast and reply.tokens < PACE_TOKENS_MIN else fast
-    observed = f"{found:.3g} tok/s over {reply.tokens} tokens"
+    observed = f"{rate(found)} tok/s over {reply.tokens} tokens"
     return _row("pace", "Pace of one stream", ok, observed, wanted, floor > 0 and promise.declared, remedy)
 
 
@@ -170,7 +170,7 @@ def _prove(promise: Promise, proven: Proven | None) -> ProbeResult | None:
         return _row("prove", "Two long streams", False, proven.failed, wanted, True, remedies.prove(promise.kind))
     observed = "; ".join(
         f"{run.prompt_tokens} tokens read in {run.prefill_s:.3g} s"
-        + (f", then {run.tok_per_s:.3g} tok/s" if run.tok_per_s is not None else "")
+        + (f", then {rate(run.tok_per_s)} tok/s" if run.tok_per_s is not None else "")
         for run in proven.runs
     )
     return _row("prove", "Two long streams", True, observed, wanted, True)
