@@ -12,8 +12,8 @@ import torch
 
 
 class Counters:
-    """`loads`: int32 [layers, experts], visits of each physical row. `unpadded`: what a layer's state is given of the
-    step's tokens; `unknown`: of a layer of which nobody says."""
+    """`loads`: int32 [layers, experts], visits of each physical row; `experts`: of the layer that has most. `unpadded`:
+    what a layer's state is given of the step's tokens; `unknown`: of a layer of which nobody says."""
 
     def __init__(self, layers: int, experts: int, device: torch.device) -> None:
         self.loads = torch.zeros((layers, experts), dtype=torch.int32, device=device)

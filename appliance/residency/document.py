@@ -31,6 +31,7 @@ _KEYS = {
     "tensors": list,
     "engram": str | None,
 }
+_LAYER = re.compile(r"0|[1-9][0-9]{0,5}")
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
@@ -107,7 +108,7 @@ def _layers(table: Mapping[str, Any], experts: int | None, key: str, name: str) 
     """Layer -> experts; `experts` None = as many as there may be."""
     read = {}
     for layer, text in table.items():
-        if not layer.isdecimal() or not isinstance(text, str):
+        if not _LAYER.fullmatch(layer) or not isinstance(text, str):
             raise _refused(name, f"{key}.{layer} is not a layer and its experts")
         try:
             numbers = _numbers(text)

@@ -13,10 +13,11 @@ from .errors import ResidencyError
 
 _MEANS = {
     "CUDA_ERROR_OUT_OF_MEMORY": "there is not enough free memory of that kind; put more experts on the other side",
-    "CUDA_ERROR_NOT_PERMITTED": "the driver may not pin host memory here (container limits, lockdown)",
-    "CUDA_ERROR_NOT_SUPPORTED": "this card or driver has no virtual memory with host pages",
-    "CUDA_ERROR_INVALID_DEVICE": "no such card or NUMA node",
+    "CUDA_ERROR_NOT_PERMITTED": "the driver may not pin host memory here (container limits, lockdown); allow it",
+    "CUDA_ERROR_NOT_SUPPORTED": "this card or driver has no virtual memory with host pages; run without a plan",
+    "CUDA_ERROR_INVALID_DEVICE": "no such card or NUMA node; run without a plan",
 }
+_UNKNOWN = "the driver's own words: journalctl -k --grep NVRM; or run without a plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,5 @@ class CudaDriver:
     def _call(self, name: str, what: str, *arguments: Any) -> Any:
         code, *found = getattr(self._cuda, name)(*arguments)
         if code != self._cuda.CUresult.CUDA_SUCCESS:
-            means = _MEANS.get(code.name)
-            raise ResidencyError(f"{name} ({what}): {code.name}{f': {means}' if means else ''}")
+            raise ResidencyError(f"{name} ({what}): {code.name}: {_MEANS.get(code.name, _UNKNOWN)}")
         return found[0] if found else None

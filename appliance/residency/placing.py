@@ -5,9 +5,9 @@ Touches torch through tensors.py. A layer's life:
 1. `built`: vLLM has made its parameters in VRAM. The weights with cold rows move over mixed ranges, with what they
    hold (padding and ones count), and the copies in VRAM are given back: one layer more at the peak.
 2. Loading writes the rows where vLLM thinks they are, in logical order.
-3. `loaded`: every per-expert parameter is permuted; then vLLM's own processing runs. Where it kept the storage nothing
-   is left to do; where it made new tensors they move, too, and the ranges before them are given back. Their content is
-   assigned to the Parameter that is there then: kernels hold on to it.
+3. `loaded`: every per-expert parameter is permuted, once; then vLLM's own processing runs. Where it kept the storage
+   nothing is left to do; where it made new tensors the ranges before them are given back, and they move, too. Their
+   content is assigned to the Parameter that is there then: kernels hold on to it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from .decided import Shape, check_layer, host_pages, per_expert, per_expert_weights
 from .document import Residency
+from .errors import ResidencyError
 from .layout import places_of, rows_of
 from .tensors import Ranges, permute
 
@@ -31,6 +32,7 @@ class Placed:
     name: str
     rows: tuple[int, ...]
     ranges: set[int] = field(default_factory=set)
+    is_loaded: bool = False
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -39,16 +41,26 @@ class Placed:
 
 
 class Placing:
-    """The layers of one rank. `tp`: ranks of the engine."""
+    """The layers of one rank, by number. `tp`: ranks that each expert is cut for."""
 
     def __init__(self, residency: Residency, ranges: Ranges, tp: int) -> None:
-        self.residency, self.ranges, self._tp = residency, ranges, tp
+        self.residency, self.ranges, self.tp = residency, ranges, tp
         self.layers: dict[int, Placed] = {}
         self.plain_bytes = 0
 
+    def of(self, name: str) -> Placed:
+        """The layer of that name. Raises ResidencyError: it was never built here, or its weights never came."""
+        placed = next((placed for placed in self.layers.values() if placed.name == name), None)
+        if placed is None or not placed.is_loaded:
+            said = "another class makes its experts" if placed is None else "its weights are loaded another way"
+            raise ResidencyError(f"{name}: {said}; this model cannot be placed: run without a plan")
+        return placed
+
     def built(self, number: int, name: str, experts: int, top_k: int, parameters: _Parameters) -> Placed:
         """A layer's parameters exist and hold nothing yet. Raises ResidencyError."""
-        check_layer(self.residency, name, experts, top_k, self._tp)
+        check_layer(self.residency, number, name, experts, top_k, self.tp)
+        if number in self.layers:
+            raise ResidencyError(f"{name} and {self.layers[number].name} are both layer {number}; run without a plan")
         placed = Placed(number, name, rows_of(experts, self.residency.cold_of(number)))
         self.layers[number] = placed
         self._move(placed, parameters, self.residency.cold_of(number))
@@ -56,6 +68,9 @@ class Placing:
 
     def loaded(self, placed: Placed, parameters: Callable[[], _Parameters], process: Callable[[], None]) -> None:
         """A layer's weights are there; `process` is what vLLM does with them. Raises ResidencyError."""
+        if placed.is_loaded:
+            raise ResidencyError(f"{placed.name}: weights came twice, and rows are permuted once; restart the engine")
+        placed.is_loaded = True
         if placed.rows != tuple(range(len(placed.rows))):
             for shape in per_expert(_shapes(parameters()), len(placed.rows)):
                 permute(parameters()[shape.name], placed.rows)
@@ -64,13 +79,16 @@ class Placing:
         self._count_plain(parameters())
 
     def _move(self, placed: Placed, parameters: _Parameters, cold: tuple[int, ...]) -> None:
-        for name, pages in host_pages(_shapes(parameters), len(cold)).items():
+        for address in placed.ranges - self._used(parameters):
+            self.ranges.free(address)
+        for name, pages in host_pages(_shapes(parameters), len(placed.rows), len(cold)).items():
             if self.ranges.address_of(parameters[name]) is None:
                 self.ranges.move(parameters[name], pages)
-        used = {self.ranges.address_of(parameter) for parameter in parameters.values()} - {None}
-        for address in placed.ranges - used:
-            self.ranges.free(address)
-        placed.ranges = {address for address in used if address is not None}
+        placed.ranges = self._used(parameters)
+
+    def _used(self, parameters: _Parameters) -> set[int]:
+        found = (self.ranges.address_of(parameter) for parameter in parameters.values())
+        return {address for address in found if address is not None}
 
     def _count_plain(self, parameters: _Parameters) -> None:
         weights = per_expert_weights(_shapes(parameters))
@@ -83,7 +101,7 @@ _Parameters = Mapping[str, torch.nn.Parameter]
 
 def _shapes(parameters: _Parameters) -> list[Shape]:
     return [
-        Shape(name, len(parameter), parameter.nbytes // max(1, len(parameter)) if parameter.is_contiguous() else 0)
+        Shape(name, len(parameter), parameter.nbytes // max(1, len(parameter)), parameter.is_contiguous())
         for name, parameter in parameters.items()
         if parameter.dim() > 0
     ]

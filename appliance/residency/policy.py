@@ -5,6 +5,8 @@ Rules:
    and an idle box forgets nothing.
 2. A swap exchanges one hot and one cold expert of one layer. It pays when the difference of their rates, over the
    tokens that the rates look back on, is worth `pays_hits` visits to a cold row: what moving two rows costs the link.
+   Counts are a sample, and of many experts the best and the worst are chosen: the difference must also be `sure`
+   standard deviations of two counts, or even traffic would be swapped for ever.
 3. The one that pays most goes first, over all layers; never more bytes than the caller allows. A swap moves both rows
    over the link.
 4. An expert that has just moved rests for `rest_tokens`: rates are measured, and two that are close would go back and
@@ -17,18 +19,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from math import sqrt
 
 PAYS_HITS = 4.0
+SURE = 2.0
 HALF_LIFE_TOKENS = 20_000.0
 REST_TOKENS = 20_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`pays_hits`: visits that a swap must save; `half_life_tokens`: after so many tokens a visit counts half;
-    `rest_tokens`: how long one that moved stays where it is."""
+    """`pays_hits`: visits that a swap must save, and `sure` standard deviations on top, 0 = none; `half_life_tokens`:
+    after so many tokens a visit counts half; `rest_tokens`: how long one that moved stays where it is."""
 
     pays_hits: float = PAYS_HITS
+    sure: float = SURE
     half_life_tokens: float = HALF_LIFE_TOKENS
     rest_tokens: float = REST_TOKENS
 
@@ -54,11 +59,12 @@ class Rates:
     _moved: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def count(self, visits: Mapping[int, Sequence[int]], tokens: int) -> None:
-        """`tokens` more, and which experts they visited, by layer and logical id.  (1)"""
+        """`tokens` more, and which experts they visited, by layer and logical id; layers left out: none.  (1)"""
         keeps = 0.5 ** (tokens / self.policy.half_life_tokens)
         self.weight = self.weight * keeps + tokens
         self.tokens += tokens
-        for layer, counted in visits.items():
+        for layer in self.visits.keys() | visits.keys():
+            counted = visits[layer] if layer in visits else [0] * len(self.visits[layer])
             before = self.visits.get(layer, [0.0] * len(counted))
             self.visits[layer] = [old * keeps + new for old, new in zip(before, counted, strict=True)]
         self._moved = {who: at for who, at in self._moved.items() if self.tokens < at + self.policy.rest_tokens}
@@ -68,9 +74,10 @@ class Rates:
         return self.visits[layer][expert] / self.weight if self.weight else 0.0
 
     def cold_share(self, cold: Mapping[int, Sequence[int]]) -> float:
-        """Share of all visits that go to the cold experts `cold`, by layer."""
+        """Share of all visits that go to the cold experts `cold`, by layer; 0 before any was counted."""
         everything = sum(map(sum, self.visits.values()))
-        there = sum(self.visits[layer][expert] for layer, experts in cold.items() for expert in experts)
+        counted = {layer: experts for layer, experts in cold.items() if layer in self.visits}
+        there = sum(self.visits[layer][expert] for layer, experts in counted.items() for expert in experts)
         return there / everything if everything else 0.0
 
     def rests(self, layer: int, expert: int) -> bool:
@@ -104,14 +111,15 @@ def swaps(rates: Rates, cold: Mapping[int, Sequence[int]], row_bytes: int, most_
 
 def _ranked(rates: Rates, layer: int, experts: Sequence[int]) -> list[Swap]:
     """A layer's swaps that pay: the most visited cold expert for the least visited hot one, and so on."""
-    cold = set(experts)
+    cold, policy = set(experts), rates.policy
     here = [expert for expert in range(len(rates.visits[layer])) if not rates.rests(layer, expert)]
     wanted = sorted((one for one in here if one in cold), key=lambda one: (-rates.rate(layer, one), one))
     unwanted = sorted((one for one in here if one not in cold), key=lambda one: (rates.rate(layer, one), one))
     found = []
     for hot, one in zip(unwanted, wanted, strict=False):
         saves = rates.rate(layer, one) - rates.rate(layer, hot)
-        if saves * rates.weight < rates.policy.pays_hits:
+        both = rates.visits[layer][one] + rates.visits[layer][hot]
+        if saves * rates.weight < policy.pays_hits + policy.sure * sqrt(both):
             break
         found.append(Swap(layer, hot, one, saves))
     return found

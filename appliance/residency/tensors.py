@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 
 from .driver import Driver
+from .errors import ResidencyError
 from .layout import PAGE_BYTES, Pages
 from .vmm import MixedRange, mapped
 
@@ -43,6 +45,11 @@ class Ranges:
     def move(self, parameter: torch.nn.Parameter, pages: Pages) -> None:
         """Give `parameter` the same content over a new range of `pages`. Raises ResidencyError."""
         before = parameter.data
+        if not before.is_contiguous():
+            raise ResidencyError(
+                f"a tensor of {tuple(before.shape)} with strides {before.stride()} would be laid out anew; "
+                "take it out of the plan"
+            )
         torch.cuda.empty_cache()
         owned = mapped(self._driver, pages, self._card, self._node)
         self._owned[owned.address] = owned
@@ -56,10 +63,11 @@ class Ranges:
         self._owned.pop(address).free()
 
     def free_all(self) -> None:
-        """Give everything back; nothing may use it any more."""
+        """Give everything back; nothing may use it any more. Raises ResidencyError; what could be given back is."""
         torch.cuda.synchronize()
-        while self._owned:
-            self._owned.popitem()[1].free()
+        with ExitStack() as all_of_them:
+            while self._owned:
+                all_of_them.callback(self._owned.popitem()[1].free)
 
 
 def whole(parameter: torch.Tensor) -> Pages:

@@ -1,16 +1,17 @@
 """Everything that hangs on vLLM's version: where layers are made, which methods are known, what is refused.
 
-Touches vLLM's registries. Versions: vllm 0.26.0 with torch 2.11; outside of it nothing starts. Source: vLLM 0.26.0,
-read; the places are named where they are used.
+Touches vLLM's registries. Versions: vllm 0.26.0 with torch 2.11. decided.py says so, and worker.py asks it before it
+imports this module, whose imports are that version's. Source: vLLM 0.26.0, read; the places are named where they are
+used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import vllm
 from vllm import envs
 from vllm.config import VllmConfig
 from vllm.distributed.eplb.eplb_state import EplbLayerState
@@ -23,7 +24,6 @@ from .decided import layer_of
 from .errors import ResidencyError
 from .placing import Placed, Placing
 
-VLLM, TORCH = "0.26.0", "2.11."
 METHODS: Mapping[str, tuple[str, str, str]] = {
     "UnquantizedFusedMoEMethod": ("unquantized_backend", "TRITON", "triton"),
     "Fp8MoEMethod": ("fp8_backend", "TRITON", "triton"),
@@ -34,20 +34,15 @@ METHODS: Mapping[str, tuple[str, str, str]] = {
 }
 """Class of the quantisation method -> where it says its backend, the one that is known to keep or re-lay rows as
 placing.py takes it, and how `--moe-backend` spells that."""
-
-
-def check_version() -> None:
-    """Raise ResidencyError outside of the versions above."""
-    if vllm.__version__.partition("+")[0] != VLLM or not torch.__version__.startswith(TORCH):
-        raise ResidencyError(
-            f"vLLM {vllm.__version__} with torch {torch.__version__}, and this is made for {VLLM} with {TORCH}x; "
-            "moe-appliance engine install vllm"
-        )
+LOADERS = frozenset({"auto", "hf", "safetensors", "dummy"})
+"""Formats whose loader fills the rows in logical order and then has them processed (base_loader.py). Others, as
+sharded_state, fill them afterwards: their experts would be permuted the wrong way round."""
+EXECUTORS = (None, "mp", "uni")
 
 
 def check_config(config: VllmConfig) -> None:
     """Raise ResidencyError, naming all settings that residency does not go together with."""
-    model, parallel, offload = config.model_config, config.parallel_config, config.offload_config
+    model, parallel, loading = config.model_config, config.parallel_config, config.load_config
     found = [
         said
         for said, wrong in (
@@ -58,9 +53,15 @@ def check_config(config: VllmConfig) -> None:
             ("EPLB (--enable-eplb)", parallel.enable_eplb),
             ("data parallelism (--data-parallel-size)", parallel.data_parallel_size > 1),
             ("pipeline parallelism (--pipeline-parallel-size)", parallel.pipeline_parallel_size > 1),
+            ("context parallelism (--prefill-context-parallel-size)", parallel.prefill_context_parallel_size > 1),
+            ("several nodes (--nnodes)", parallel.nnodes > 1),
+            ("that --distributed-executor-backend", parallel.distributed_executor_backend not in EXECUTORS),
+            (f"--load-format {loading.load_format}", loading.load_format not in LOADERS),
+            ("a device to load on", loading.device is not None),
+            ("--moe-backend deep_gemm_mega_moe", config.kernel_config.moe_backend == "deep_gemm_mega_moe"),
             ("dual batch overlap (--enable-dbo)", parallel.enable_dbo),
             ("weight transfer (--weight-transfer-config)", config.weight_transfer_config is not None),
-            ("vLLM's own offload (--cpu-offload-gb, --offload-group-size)", _offloads(offload)),
+            ("vLLM's own offload (--cpu-offload-gb, --offload-group-size)", _offloads(config.offload_config)),
             ("VLLM_ENABLE_STARTUP_PLAN: its KV size is another plan's", envs.VLLM_ENABLE_STARTUP_PLAN),
         )
         if wrong
@@ -73,31 +74,51 @@ def _offloads(offload: Any) -> bool:
     return bool(offload.uva.cpu_offload_gb or offload.prefetch.offload_group_size)
 
 
-def hook(placing: Placing) -> None:
-    """Have every layer of routed experts that is built from now on placed. Once a process.
+_placings: list[Placing] = []
+
+
+@contextmanager
+def placed_by(placing: Placing) -> Iterator[None]:
+    """Have every layer of routed experts that is built meanwhile placed; afterwards another engine of this process may
+    build its own."""
+    _placings.append(placing)
+    try:
+        yield
+    finally:
+        _placings.pop()
+
+
+@PluggableLayer.register_oot(name="RoutedExperts")
+class ResidentExperts(RoutedExperts):  # type: ignore[misc]
+    """A layer's experts in two memories.
 
     A stock hook for layers from outside (model_executor/custom_op.py); unlike the offloader of make_layers it also
-    sees draft layers, and both model runners have it.
+    sees draft layers, and both model runners have it. It goes by the class's name: layers of subclasses pass it by,
+    and `Placing.of` refuses them.
     """
 
-    @PluggableLayer.register_oot(name="RoutedExperts")
-    class ResidentExperts(RoutedExperts):  # type: ignore[misc]
-        """A layer's experts in two memories."""
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for placing in _placings:
+            _place(self, placing)
 
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            number = layer_of(self.layer_name, placing.residency.layers)
-            if placing.residency.cold_of(number):
-                check_method(self.layer_name, self.quant_method)
-            placed = placing.built(
-                number, self.layer_name, self.local_num_experts, self.top_k, dict(self.named_parameters(recurse=False))
-            )
-            _wrap(self, placing, placed)
+
+def _place(experts: RoutedExperts, placing: Placing) -> None:
+    number = layer_of(experts.layer_name, placing.residency.layers)
+    if placing.residency.cold_of(number):
+        check_method(experts.layer_name, experts.quant_method)
+    if (tp := experts.moe_config.moe_parallel_config.tp_size) != placing.tp:
+        raise ResidencyError(f"{experts.layer_name} is cut for {tp} ranks of {placing.tp}; run without a plan")
+    parameters = dict(experts.named_parameters(recurse=False))
+    placed = placing.built(number, experts.layer_name, experts.local_num_experts, experts.top_k, parameters)
+    _wrap(experts, placing, placed)
 
 
 def _wrap(experts: RoutedExperts, placing: Placing, placed: Placed) -> None:
     method = experts.quant_method
     process = method.process_weights_after_loading
+    if "process_weights_after_loading" in vars(method):
+        raise ResidencyError(f"{placed.name}: shares its quantisation method with another layer; run without a plan")
 
     def processed(layer: RoutedExperts) -> None:
         placing.loaded(placed, lambda: dict(layer.named_parameters(recurse=False)), lambda: process(layer))
@@ -117,6 +138,10 @@ def check_method(name: str, method: Any) -> None:
         raise ResidencyError(
             f"{name}: {kind} runs on {getattr(backend, 'name', backend)}; start with --moe-backend {flag}"
         )
+    if kind == "Fp8MoEMethod" and not method.block_quant:
+        raise ResidencyError(
+            f"{name}: FP8 with one scale a tensor was never tried, only with blocks; run without a plan"
+        )
 
 
 def routed(config: VllmConfig) -> Iterator[MoERunner]:
@@ -124,13 +149,17 @@ def routed(config: VllmConfig) -> Iterator[MoERunner]:
     for name in config.compilation_config.static_all_moe_layers:
         runner = config.compilation_config.static_forward_context[name]
         if not isinstance(runner, MoERunner) or not isinstance(runner.router, BaseRouter):
-            raise ResidencyError(f"{name}: {type(runner).__name__} does not choose its experts by vLLM's router")
+            raise ResidencyError(
+                f"{name}: {type(runner).__name__} does not choose its experts by vLLM's router; run without a plan"
+            )
         yield runner
 
 
 def direct(runner: MoERunner, places: torch.Tensor, loads: torch.Tensor, unpadded: list[torch.Tensor]) -> None:
     """Have a layer's router say physical ids, and count them: `places` int64 [experts, 1], `loads` int32 [experts].
-    Both keep their addresses for as long as the engine runs: graphs hold them."""
+    Both keep their addresses for as long as the engine runs: graphs hold them. Raises ResidencyError."""
+    if runner.router.eplb_state is not None:
+        raise ResidencyError(f"{runner.layer_name}: shares its router with another layer; run without a plan")
     runner.router.eplb_state = EplbLayerState(
         expert_load_view=loads,
         logical_to_physical_map=places,

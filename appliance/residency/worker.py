@@ -8,17 +8,18 @@ Touches everything that vLLM's worker touches, and the environment for the docum
 
 from __future__ import annotations
 
-import logging
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import vllm
 from vllm.v1.worker.gpu_worker import Worker
 
-from . import vllm_0_26
 from .counters import Counters
-from .decided import check_seen, layer_of
+from .decided import VLLM, check_model, check_seen, check_versions
 from .document import load
 from .driver import CudaDriver
 from .errors import SAYS, ResidencyError
@@ -27,57 +28,70 @@ from .tensors import Ranges
 from .whole import move_whole
 
 FILE = "MOE_RESIDENCY_FILE"
-_to_vllm = logging.getLogger("vllm.moe_residency")
+_REORDERED = "the rows of experts stand in another order than vLLM's; restart the engine, or run without a plan"
+
+
+def _refused(what: str) -> Callable[..., NoReturn]:
+    def refuse(worker: Any, *arguments: Any, **named: Any) -> NoReturn:
+        raise ResidencyError(f"{what}: {_REORDERED}")
+
+    return refuse
 
 
 class ResidentWorker(Worker):  # type: ignore[misc]
     """One rank."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        vllm_0_26.check_version()
+        check_versions(vllm.__version__, torch.__version__)
+        from . import vllm_0_26  # not before: another vLLM lacks what it imports
+
+        self._at_vllm = vllm_0_26
         super().__init__(*arguments, **named)
         path = os.environ.get(FILE)
         if not path:
             raise ResidencyError(f"{FILE} is not set; it names the file of moe-appliance plan export --to residency")
         self._residency = load(Path(path))
         if self._residency.engram is not None:
-            raise ResidencyError(f"vLLM {vllm_0_26.VLLM} has no Engram tables; this plan is for another engine")
+            raise ResidencyError(f"vLLM {VLLM} has no Engram tables; this plan is for another engine: make one without")
         vllm_0_26.check_config(self.vllm_config)
+        layers = self.vllm_config.model_config.get_total_num_hidden_layers()
+        check_model(self._residency, layers, self.vllm_config.parallel_config.tensor_parallel_size)
 
     def init_device(self) -> None:
-        """As vLLM does; then layers are placed from the first one on."""
+        """As vLLM does; then there is a card to place on."""
         super().init_device()
         driver = CudaDriver()
         card = self.device.index
         self._node = driver.node_of(card)
         self._ranges = Ranges(driver, card, self._node)
         self._placing = Placing(self._residency, self._ranges, self.vllm_config.parallel_config.tensor_parallel_size)
-        vllm_0_26.hook(self._placing)
 
     def load_model(self, **named: Any) -> None:
-        """As vLLM does; then ids are mapped and counted, before anything is profiled or captured."""
-        super().load_model(**named)
+        """As vLLM does, layers placed as they are built; then ids are mapped and counted, before all profiling."""
+        with self._at_vllm.placed_by(self._placing):
+            super().load_model(**named)
         check_seen(self._residency, self._placing.layers)
         move_whole(self._residency.tensors, self.model_runner.get_model(), self._ranges)
-        self._counters = Counters(len(self._placing.layers), self._residency.experts, self.device)
-        for index, runner in enumerate(vllm_0_26.routed(self.vllm_config)):
-            placed = self._placing.layers[layer_of(runner.layer_name, self._residency.layers)]
+        runners = [(runner, self._placing.of(runner.layer_name)) for runner in self._at_vllm.routed(self.vllm_config)]
+        most = max((len(placed.rows) for _, placed in runners), default=0)
+        self._counters = Counters(len(runners), most, self.device)
+        for index, (runner, placed) in enumerate(runners):
             places = torch.tensor(placed.places, dtype=torch.int64, device=self.device)[:, None].contiguous()
             is_draft = placed.number >= self._residency.layers
             unpadded = self._counters.unknown if is_draft else self._counters.unpadded
-            vllm_0_26.direct(runner, places, self._counters.loads[index], unpadded)
+            self._at_vllm.direct(runner, places, self._counters.loads[index, : len(places)], unpadded)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        _to_vllm.info(
-            "%s: rank %d: experts: %d bytes in VRAM, %d bytes in host RAM of node %d, %d layers, plan %s",
-            SAYS,
-            self.rank,
-            self._ranges.device_bytes + self._placing.plain_bytes,
-            self._ranges.host_bytes,
-            self._node,
-            len(self._placing.layers),
-            self._residency.plan_id,
+        self._say()
+
+    def _say(self) -> None:
+        """Not by vLLM's logger: a level or a configuration of the operator's may silence that."""
+        on_card, on_host = self._ranges.device_bytes + self._placing.plain_bytes, self._ranges.host_bytes
+        sys.stderr.write(
+            f"{SAYS}: rank {self.rank}: placed: {on_card} bytes in VRAM, {on_host} bytes in host RAM of node "
+            f"{self._node}, {len(self._placing.layers)} layers, plan {self._residency.plan_id}\n"
         )
+        sys.stderr.flush()
 
     def compile_or_warm_up_model(self) -> Any:
         """As vLLM does; its made-up requests are not counted."""
@@ -96,13 +110,9 @@ class ResidentWorker(Worker):  # type: ignore[misc]
         if ranges := getattr(self, "_ranges", None):
             ranges.free_all()
 
-    def sleep(self, level: int = 1) -> NoReturn:
-        """Refused."""
-        raise ResidencyError("sleep would move weights that the plan has placed")
-
-    def reload_weights(self, *arguments: Any, **named: Any) -> NoReturn:
-        """Refused."""
-        raise ResidencyError("weights that are reloaded come back in another order; restart the engine instead")
-
-    init_weight_transfer_engine = start_weight_update = update_weights = finish_weight_update = reload_weights
-    start_draft_weight_update = elastic_ep_execute = add_lora = reload_weights
+    sleep, wake_up = _refused("sleep"), _refused("wake_up")
+    update_config, reload_weights = _refused("update_config"), _refused("reload_weights")
+    init_weight_transfer_engine = start_weight_update = start_draft_weight_update = _refused("weight update")
+    update_weights = finish_weight_update = _refused("weight update")
+    save_sharded_state = save_tensorized_model = _refused("saving the weights")
+    elastic_ep_execute, add_lora = _refused("elastic expert parallelism"), _refused("add_lora")

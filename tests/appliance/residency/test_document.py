@@ -49,6 +49,7 @@ def test_a_document_says_what_is_cold_of_layers_and_of_drafts_behind_them() -> N
         ({"layers": {"0": "3-1"}}, "layers.0: '3-1' is no range"),
         ({"layers": {"0": "1,1"}}, "names an expert twice"),
         ({"layers": {"x": "1"}}, "layers.x is not a layer"),
+        ({"layers": {"0": "1", "00": "2"}}, "layers.00 is not a layer"),
         ({"layers": {"0": [1]}}, "layers.0 is not a layer and its experts"),
         ({"tensors": [1]}, "tensors holds what is no name"),
     ],

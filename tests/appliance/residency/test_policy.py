@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,8 @@ RATES = st.lists(st.lists(st.integers(0, 200), min_size=EXPERTS, max_size=EXPERT
 def test_each_swap_pays_brings_one_in_for_one_out_and_all_fit_the_bytes(
     visits: list[list[int]], cold: set[int], room: int, data: st.DataObject
 ) -> None:
-    rates = Rates(Policy(pays_hits=data.draw(st.sampled_from([1.0, 4.0, 50.0]))))
+    pays, sure = data.draw(st.sampled_from([1.0, 4.0, 50.0])), data.draw(st.sampled_from([0.0, 4.0]))
+    rates = Rates(Policy(pays_hits=pays, sure=sure))
     rates.count(dict(enumerate(visits)), 1000)
     found = swaps(rates, dict.fromkeys(range(len(visits)), sorted(cold)), ROW, room)
     assert 2 * ROW * len(found) <= room
@@ -56,7 +58,7 @@ def test_each_swap_pays_brings_one_in_for_one_out_and_all_fit_the_bytes(
 
 @given(visits=RATES, cold=st.sets(st.integers(0, EXPERTS - 1)))
 def test_with_room_for_all_no_cold_expert_is_left_that_would_pay(visits: list[list[int]], cold: set[int]) -> None:
-    rates = Rates(Policy())
+    rates = Rates(Policy(sure=0))
     rates.count(dict(enumerate(visits)), 1000)
     left = after(rates, dict.fromkeys(range(len(visits)), sorted(cold)), 1 << 30)
     for layer, experts in left.items():
@@ -80,6 +82,35 @@ def test_after_a_shift_of_the_hot_set_the_cold_share_is_soon_near_the_best(shift
     assert now.cold_share(cold) <= 1.1 * now.cold_share(best)
 
 
+def moved_by_even_traffic(policy: Policy) -> int:
+    rates, cold, moved = Rates(policy), {0: list(range(10)), 1: list(range(10, 20))}, 0
+    for round_ in range(60):
+        rates.count({layer: counted([1.0] * EXPERTS, 300, 10 * round_ + layer) for layer in cold}, 300)
+        moved += len(swaps(rates, cold, ROW, 1 << 30))
+        cold = after(rates, cold, 1 << 30)
+    return moved
+
+
+def test_traffic_without_favourites_moves_little_though_of_many_counts_some_differ() -> None:
+    policy = Policy(half_life_tokens=2000, rest_tokens=500)
+    moved = moved_by_even_traffic(policy)
+    assert moved * 4 < moved_by_even_traffic(replace(policy, sure=0))
+    assert moved < 60
+
+
+def test_a_layer_that_is_left_out_of_a_count_had_no_visits() -> None:
+    rates = Rates(Policy(half_life_tokens=100))
+    rates.count({0: [8, 0], 1: [8, 0]}, 100)
+    rates.count({1: [0, 8]}, 100)
+    assert rates.visits == {0: [4.0, 0.0], 1: [4.0, 8.0]}
+
+
+def test_cold_layers_that_were_not_counted_yet_have_no_share() -> None:
+    rates = Rates(Policy())
+    rates.count({0: [3, 1]}, 4)
+    assert rates.cold_share({0: [1], 7: [0]}) == 0.25
+
+
 def test_steady_traffic_soon_moves_nothing_any_more() -> None:
     rates, weights = Rates(Policy(pays_hits=40, half_life_tokens=4000)), zipf(0)
     cold = {0: sorted(range(EXPERTS), key=lambda one: weights[one])[:10]}
@@ -92,7 +123,7 @@ def test_steady_traffic_soon_moves_nothing_any_more() -> None:
 
 
 def test_one_that_has_just_moved_rests_and_then_may_move_again() -> None:
-    rates = Rates(Policy(pays_hits=1, rest_tokens=1000))
+    rates = Rates(Policy(pays_hits=1, sure=1, rest_tokens=1000))
     rates.count({0: [0, 9]}, 100)
     cold = after(rates, {0: [1]}, 1 << 30)
     assert cold == {0: [0]}
@@ -120,7 +151,7 @@ def test_an_idle_box_forgets_nothing() -> None:
 
 
 def test_a_swap_is_told_with_what_it_saves() -> None:
-    rates = Rates(Policy(pays_hits=1))
+    rates = Rates(Policy(pays_hits=1, sure=1))
     rates.count({0: [1, 9]}, 10)
     assert swaps(rates, {0: [1]}, ROW, 2 * ROW) == (Swap(0, 0, 1, 0.8),)
     assert swaps(rates, {0: [1]}, ROW, 2 * ROW - 1) == ()
