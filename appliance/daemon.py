@@ -266,7 +266,8 @@ class Daemon:
         """Try another plan or environment, or with neither have what is in use proven."""
         engine, gateway = self._engine, self._gateway
         assert engine is not None and gateway is not None and engine.in_use is not None  # noqa: PT018
-        pair = await self._using.pair(engine.in_use, asked)
+        serves = self.board.state.engine.phase is Phase.READY
+        pair = await self._using.pair(engine.in_use, asked, serves=serves)
         if not isinstance(pair, Pair) or self._stop.is_set():
             return STOPPING if isinstance(pair, Pair) else pair
         drain_s = self.config.gateway.drain_s

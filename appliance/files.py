@@ -59,6 +59,11 @@ def make_folder(path: Path, key: str, mode: int = FOLDER_MODE) -> None:
     with usable(path, key):
         path.mkdir(mode=mode, parents=True, exist_ok=True)
     if not os.access(path, os.W_OK | os.X_OK):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            raise ConfigError(
+                f"{key}: {path} is on a file system that is mounted read-only",
+                f"mount it to be written, or correct {key}",
+            )
         raise ConfigError(f"{key}: the folder {path} cannot be written by this user", f"chown it, or correct {key}")
 
 

@@ -71,18 +71,18 @@ class Using:
         adapter = self.adapter_of(config, self.paths)
         return Examiner(config, self.paths, adapter, os.environ, own_pids=own_pids, saves_plans=True)
 
-    async def pair(self, in_use: InUse, asked: Mapping[str, str]) -> Pair | Said:
+    async def pair(self, in_use: InUse, asked: Mapping[str, str], *, serves: bool) -> Pair | Said:
         """The pair that is asked for: `plan` (a path) or `environment` (a name); neither = what is in use. Or the
-        answer that says why not."""
+        answer that says why not. `serves`: what is in use does."""
         try:
-            return await unwaited(lambda: self._checked(in_use, asked))
+            return await unwaited(lambda: self._checked(in_use, asked, serves))
         except MoeError as error:
             findings = [_line(found) for found in getattr(error, "findings", ())]
             return 409, {"error": error.message, "remedy": error.remedy, "findings": findings}
         except OSError as error:
             return 409, {"error": str(error), "remedy": "df -h; ls -ld the state folder"}
 
-    def _checked(self, in_use: InUse, asked: Mapping[str, str]) -> Pair:
+    def _checked(self, in_use: InUse, asked: Mapping[str, str], serves: bool) -> Pair:
         """Raises MoeError and OSError."""
         named, environment = asked.get("plan"), asked.get("environment")
         if environment is not None:
@@ -90,6 +90,10 @@ class Using:
         plan = planfile.load(Path(named)) if named else None
         copy = pairs_kept.keep_plan(self.paths.state_dir, plan, Path(named)) if plan is not None and named else None
         pair = in_use.with_(_text(copy), environment)
+        if serves and "prove" not in asked and in_use.is_settled(pair):
+            raise MoeError(
+                f"it serves with {pair.shown} already", "moe-appliance engine prove, or moe-appliance restart"
+            )
         looked = self._examiner(in_use.meant(pair), family(Path("/"), os.getpid())).examine()
         failed = [found for found in looked.findings if found.severity is Severity.FAIL]
         if failed:

@@ -86,7 +86,11 @@ def _use(box: Box, prove: bool, no_wait: bool, **half: str) -> None:
         raise MoeError(f"not used: {error}", str(said.get("remedy", "moe-appliance status")))
     print(said["said"])
     if not no_wait:
-        _follow(box, Pair.model_validate(said["pair"]))
+        try:
+            _follow(box, Pair.model_validate(said["pair"]))
+        except KeyboardInterrupt:
+            say("it goes on without you: moe-appliance status")
+            raise
 
 
 def _follow(box: Box, pair: Pair) -> None:

@@ -70,6 +70,10 @@ class InUse:
         now = self.pairs.current
         return Pair(plan_file=plan_file or now.plan_file, environment=environment or now.environment)
 
+    def is_settled(self, pair: Pair) -> bool:
+        """Whether `pair` is what is in use, and no longer on trial. Raises ConfigError."""
+        return self.pairs.before is None and self.meant(pair) == self.meant(self.pairs.current)
+
     def try_(self, pair: Pair, *, prove: bool, serves_in: str = "") -> None:
         """`pair` is on trial from now on. `serves_in`: id of the environment that serves now: its name may mean a newer
         one already, and the way back leads to what served. Raises ConfigError."""

@@ -114,4 +114,6 @@ def last_error(output: str) -> str:
     if not errors:
         return ""
     last = errors[-1].removeprefix("ERROR:").strip()
+    if last == "Exception:":  # pip itself failed, and its traceback ends with why
+        last = lines[-1]
     return f"{last} ({_OBJECT.sub('', broken[-1])})" if broken else last

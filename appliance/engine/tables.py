@@ -39,7 +39,7 @@ class Declared(Table):
 
     name: str = ""
     """How the page and `status` call the engine. Default: the served model, else where it comes from."""
-    served_model: Annotated[str, Field(min_length=1)] | None = None
+    served_model: Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
     """The model id to ask the engine for. Default: none, the first one that it lists."""
     context_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
     """Longest prompt and answer together, tokens. Default: none, as the engine says."""

@@ -80,6 +80,18 @@ def test_the_look_at_the_box_and_a_silent_start_have_their_time() -> None:
     assert min(waits_s) > max(60, use.POLL_S)
 
 
+def test_who_stops_looking_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    class Interrupted(ScriptedBox):
+        def daemon(self, method: str, path: str) -> httpx.Response:
+            if method == "GET":
+                raise KeyboardInterrupt
+            return super().daemon(method, path)
+
+    with pytest.raises(KeyboardInterrupt):
+        use._use(Interrupted(), False, False, environment="vllm")
+    assert "it goes on without you: moe-appliance status" in "".join(capsys.readouterr())
+
+
 def test_no_name_is_no_wish() -> None:
     app = typer.Typer()
     use.register_engine(app)

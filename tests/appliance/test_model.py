@@ -165,6 +165,7 @@ def test_the_last_error_of_other_output() -> None:
     assert last_error("a\nTraceback\nOSError: disk\n") == "OSError: disk"
     assert last_error("ERROR: first\nERROR: second\nnote\n") == "second"
     assert "object at 0x" not in last_error(OFFLINE)
+    assert last_error("ERROR: Exception:\nTraceback\nOSError: [Errno 27] File too large\n").endswith("File too large")
 
 
 async def test_cancelled_the_fetch_ends_pip_and_leaves_nothing(tmp_path: Path) -> None:

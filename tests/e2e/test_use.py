@@ -283,4 +283,9 @@ def test_what_is_not_there_is_refused_and_nothing_changes(make_vllm: Make, tmp_p
     broken = box.cli("plan", "use", str(tmp_path / "broken.json"))
     assert broken.returncode != 0
     assert "broken.json" in broken.stderr
+    assert box.cli("engine", "use", "good").returncode != 0
+    same = box.cli("engine", "use", str(box.state()["engine"]["environment"]))
+    assert same.returncode != 0
+    assert "it serves with environment" in same.stderr
+    assert "engine prove" in same.stderr
     assert box.state()["engine"]["start_id"] == before

@@ -66,7 +66,8 @@ def _asked(path: Path, wanted: EngineSet) -> Python | str:
     except OSError as error:
         return f"it cannot be run: {error.strerror or error}"
     except ValueError:
-        said = answer.err.strip().splitlines() or ["not within 20 s"]
+        late = f"not within {_ASK_S:g} s" if answer.code is None else "it says nothing, so it is no Python"
+        said = answer.err.strip().splitlines() or [late]
         return f"it does not run: {plain(said[-1] if said[0].startswith('Traceback') else said[0])}"
     if tuple(series) != wanted.python:
         return f"it is Python {version}, and the locked packages are for {wanted.series}"

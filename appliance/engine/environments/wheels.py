@@ -58,6 +58,8 @@ def present(folder: Path, wheels: Iterable[Wheel], on_progress: OnProgress) -> f
 
 def supplied(folder: Path, wheels: Sequence[Wheel], lock: Path, on_progress: OnProgress) -> None:
     """Check that an operator's folder holds every wheel, whole. Raises MoeError naming what is not, OSError."""
+    if not folder.is_dir():
+        raise MoeError(f"--offline {plain(folder)}: there is no such folder", "give the folder that holds the wheels")
     missing, wrong, done = list[str](), list[str](), 0
     total = sum(wheel.size_bytes for wheel in wheels)
     for number, wheel in enumerate(wheels):

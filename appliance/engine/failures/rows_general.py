@@ -5,12 +5,26 @@ Source: llama.cpp's lines measured with xllamacpp 2026.10.11549.
 
 from __future__ import annotations
 
+import re
+
+from appliance.engine.failures.context import Context
 from appliance.engine.failures.pattern import row
 from appliance.errors import DEMO_EXTRA
+from gateway.state import Cause
 
 LIBRARIES_REMEDY = "apt-get install libgomp1 libstdc++6"
 MODEL_REMEDY = "delete the model file and start again, so that it is fetched anew"
 PORT_REMEDY = "ss -ltnp (find the program and end it), or give the engine another port"
+
+
+def _of_environment(cause: Cause, match: re.Match[str], context: Context) -> Cause:
+    """An environment of ours is whole or damaged: nothing is added to it by hand."""
+    if not context.environment:
+        return cause
+    return cause.model_copy(
+        update={"remedy": f"moe-appliance engine verify {context.environment}   (says how to mend it)", "retry": False}
+    )
+
 
 ROWS = (
     row(
@@ -79,6 +93,7 @@ ROWS = (
         "engine.module_missing",
         "The Python package {module} is not installed for the engine's interpreter.",
         "pip install {module} (into the environment that runs the engine)",
+        refine=_of_environment,
     ),
     row(
         r"(?P<program>[^\s:]+): (?:command )?not found$",

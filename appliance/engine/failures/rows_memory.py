@@ -21,7 +21,7 @@ _PIN_REMEDY = (
     "moe-appliance preflight --deep (measures what can be pinned), then fewer bytes in host RAM: "
     "moe-appliance plan make --max-host-gib GIB"
 )
-_DISK_REMEDY = "df -h (the compile cache below ~/.cache/vllm may be deleted)"
+_DISK_REMEDY = "df -h (of the state folder, engines/*/cache may be deleted while the engine is down)"
 
 ROWS = (
     row(
@@ -116,7 +116,7 @@ ROWS = (
     ),
     row(
         r"Error while (?:creating|attaching to) shared memory segment (?P<path>\S*)"
-        r"|(?P<path2>/dev/shm\S*).{0,80}No space left|No space left.{0,80}/dev/shm|Bus error",
+        r"|(?P<path2>/dev/shm\S*).{0,80}No space left|No space left.{0,80}/(?:dev/shm|psm_)|Bus error",
         "engine.shm_small",
         "The shared memory at /dev/shm is too small for the engine's processes to talk.",
         "df -h /dev/shm; larger: mount -o remount,size=32G /dev/shm, or: docker run --ipc host --shm-size 32g",

@@ -22,10 +22,17 @@ ROWS = (
         retry=False,
     ),
     row(
-        r"LocalEntryNotFoundError|OfflineModeIsEnabled|does not appear to have a file named (?P<file>\S+?)\.?$"
-        r"|Can't load the configuration of|Cannot find any model weights with",
+        r"does not appear to have a file named (?P<file>\S+?)\.?$",
         "engine.model_missing",
         "The checkpoint is not on this machine, or not whole: {file} is missing.",
+        "[engine] model names a folder of this machine; " + _VERIFY,
+        retry=False,
+    ),
+    row(
+        r"LocalEntryNotFoundError|OfflineModeIsEnabled|Can't load the configuration of"
+        r"|Cannot find any model weights with",
+        "engine.model_missing",
+        "The checkpoint is not on this machine, or not whole: it has no weights, or no configuration.",
         "[engine] model names a folder of this machine; " + _VERIFY,
         retry=False,
     ),

@@ -40,7 +40,7 @@ def test_the_one_in_path_is_taken_and_its_real_name_kept(tmp_path: Path, monkeyp
         ([*GOOD[:4], ["glibc", "2.31"], GOOD[5]], r"it runs on glibc 2\.31; glibc 2\.34 is the oldest"),
         ([*GOOD[:4], ["", ""], GOOD[5]], "it runs on another C library"),
         ("#!/bin/sh\necho 'shim: no such version' >&2; echo 'see the manual' >&2; exit 127\n", "shim: no such version"),
-        ("#!/bin/sh\nexit 0\n", "it does not run"),
+        ("#!/bin/sh\nexit 0\n", "it does not run: it says nothing, so it is no Python"),
         ("#!/nowhere/sh\n", "it cannot be run: No such file"),
     ],
 )

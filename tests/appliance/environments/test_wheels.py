@@ -45,3 +45,9 @@ def test_what_is_missing_or_wrong_in_an_operators_folder_is_named(tiny: House, t
     assert f"{lock.wheels[1].file} is not there" in caught.value.message
     assert f"-r {tiny.locks}/tiny.lock --dest {tmp_path}" in caught.value.remedy
     assert (tmp_path / lock.wheels[0].file).exists(), "it is the operator's folder"
+
+
+def test_a_folder_of_wheels_that_is_not_there_is_said_in_one_line(tiny: House, tmp_path: Path) -> None:
+    lock = parse((tiny.locks / "tiny.lock").read_text())
+    with pytest.raises(MoeError, match="nope: there is no such folder"):
+        wheels.supplied(tmp_path / "nope", lock.wheels, tiny.locks / "tiny.lock", lambda _: None)

@@ -210,3 +210,12 @@ def test_there_is_always_an_answer(code: int | None, number: int | None, stage: 
     assert cause.title
     assert cause.title[-1] in ".;"
     assert cause.remedy
+
+
+def test_an_environment_of_ours_that_lacks_a_package_is_verified_and_not_added_to() -> None:
+    line = "ModuleNotFoundError: No module named 'vllm.envs'"
+    loose = diagnose(Exit(1, None), [line], Context())
+    ours = diagnose(Exit(1, None), [line], Context(environment="vllm-0123456789ab"))
+    assert (loose.id, loose.retry, "pip install" in loose.remedy) == ("engine.module_missing", True, True)
+    assert (ours.id, ours.retry) == ("engine.module_missing", False)
+    assert ours.remedy.startswith("moe-appliance engine verify vllm-0123456789ab")

@@ -76,7 +76,8 @@ CASES = (
     ),
     Case("OSError: [Errno 12] Cannot allocate memory", "engine.host_memory", "host has not enough", "free -g", True),
     Case("OSError: [Errno 28] No space left on device: '/c/x'", "engine.disk_full", "/c/x cannot", "df -h", True),
-    Case("OSError: [Errno 28] No space left on device", "engine.disk_full", "A disk that", "~/.cache/vllm", True),
+    Case("OSError: [Errno 28] No space left on device", "engine.disk_full", "A disk that", "engines/*/cache", True),
+    Case("OSError: [Errno 28] No space left on device: '/psm_12'", "engine.shm_small", "/dev/shm", "shm-size", False),
     Case("OSError: [Errno 24] Too many open files", "engine.open_files", "as many files", "LimitNOFILE", False),
     Case(
         "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error\n"
@@ -91,7 +92,21 @@ CASES = (
     Case(
         "OSError: Can't load the configuration of '/m'. If",
         "engine.model_missing",
-        "not on this",
+        "not whole: it has no weights, or no configuration.",
+        "verify '/m 1'",
+        False,
+    ),
+    Case(
+        "OSError: /m does not appear to have a file named config.json.",
+        "engine.model_missing",
+        "config.json is missing.",
+        "verify '/m 1'",
+        False,
+    ),
+    Case(
+        "RuntimeError: Cannot find any model weights with `/m`",
+        "engine.model_missing",
+        "not whole: it has no weights, or no configuration.",
         "verify '/m 1'",
         False,
     ),
