@@ -207,3 +207,10 @@ def test_each_process_of_the_engine_is_counted_once_with_its_last_word() -> None
     ):
         heard.take(line)
     assert heard.total() == 11 * GIB
+
+
+def test_the_residency_plugin_says_its_bytes_for_each_rank() -> None:
+    heard = HostBytes()
+    for rank in (0, 1, 1):
+        heard.take(f"moe-residency: rank {rank}: placed: 77 bytes in VRAM, {5 + rank} bytes in host RAM of node 0, 6")
+    assert heard.total() == 11

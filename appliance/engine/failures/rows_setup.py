@@ -13,6 +13,13 @@ _VERIFY = "moe-appliance engine verify {environment}"
 
 ROWS = (
     row(
+        r"moe-residency: refused: (?P<why>.*); (?P<do>[^;]+)$",
+        "engine.residency",
+        "The plan cannot be carried out: {why}.",
+        "{do}",
+        retry=False,
+    ),
+    row(
         r"error: unrecognized arguments: (?P<flag>.+)",
         "engine.flag_unknown",
         "The engine does not know the flag {flag}.",

@@ -22,11 +22,12 @@ from appliance.engine.adapter import VLLM_STEPS, HostTier, Launch, MetricNames, 
 from appliance.engine.host_kv import EXACT
 from appliance.engine.promise import Promise
 from appliance.engine.vllm import findings as found
-from appliance.engine.vllm import head, launcher, nodes
+from appliance.engine.vllm import head, launcher, nodes, plugin
 from appliance.engine.vllm.caches import cache_env
 from appliance.engine.vllm.command import Command, command_of, tier_flags
+from appliance.engine.vllm.flags import EnvVar
 from appliance.engine.vllm.place import SOCKET, Place, environment_name, place_of
-from appliance.engine.vllm.placement import placed
+from appliance.engine.vllm.placement import Placed, placed, resident
 from appliance.engine.vllm.profiles import PROFILES
 from appliance.engine.vllm.request import Known, Request, known, served_name
 from appliance.engine.vllm.settings import VllmSettings
@@ -54,16 +55,29 @@ METRICS = MetricNames(
 )
 """Source: /metrics of vLLM 0.26.0."""
 _NOWHERE = "(no model)"
+NOT_PLACED = Required(
+    re.compile(r"moe-residency: rank \d+: placed:"),
+    "that the experts were placed as the plan says",
+    Cause(
+        id="engine.not_placed",
+        title="vLLM serves, and its residency plugin has not said what it placed where.",
+        remedy="leave --worker-cls out of [engine] args: moe-appliance engine command   shows who gave it",
+        retry=False,
+    ),
+)
+"""Source: appliance/residency/worker.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What would be run, and what speaks against it. `python` None = there is nothing to run it with."""
+    """What would be run, and what speaks against it. `python` None = there is nothing to run it with. `document`: what
+    the residency plugin is to read, None = there is no such plan."""
 
     request: Request
     command: Command
     place: Place
     findings: tuple[Finding, ...]
+    document: Mapping[str, object] | None = None
 
 
 class VllmEngine:
@@ -151,7 +165,7 @@ class VllmEngine:
         settings, profile = self.settings, self._of_profile
         plan = self._read_plan()
         place = place_of(settings, profile, self.model, self._state_dir)
-        tells = placed(settings, profile, plan, str(self._plan.file or ""), self.uva)
+        tells = placed(settings, profile, plan, str(self._plan.file or ""), self.uva, place.version)
         named = place.template is not None and place.template.is_file()
         template = place.template if named else self._written(place.inline)
         request = Request(
@@ -163,7 +177,7 @@ class VllmEngine:
             template=None if template is None else str(template),
             plan=plan,
             placed=tells.flags,
-            placed_env=tells.env,
+            placed_env=(*tells.env, *self._resident(tells)),
             box=self._known(),
             cache=str(place.cache),
         )
@@ -180,7 +194,14 @@ class VllmEngine:
             *found.of_cards(request),
             *kept(found.of_numa(request), found.of_socket(self._socket, PATH_MAX_BYTES)),
         )
-        return Looked(request, command_of(request), place, seen)
+        return Looked(request, command_of(request), place, seen, tells.document)
+
+    def _resident(self, tells: Placed) -> tuple[EnvVar, ...]:
+        if tells.document is None:
+            return ()
+        return resident(
+            str(plugin.document_in(self._state_dir, tells.document)), str(plugin.plugin_in(self._state_dir))
+        )
 
     def _read_plan(self) -> Plan | None:
         """A plan that cannot be read is a finding of the examination."""
@@ -210,15 +231,28 @@ class VllmEngine:
         return self._state_dir / f"chat_template-{hashlib.sha256(inline.encode()).hexdigest()[:12]}.jinja"
 
     async def prepare(self, progress: Progress) -> None:
-        """Make the folders of caches. Write the model's template into a file, where it has none: vLLM treats one that
-        is named better. A box that helps another waits for that one. Raises MoeError."""
+        """Make the folders of caches, and put the residency plugin there where the plan wants it. Write the model's
+        template into a file, where it has none: vLLM treats one that is named better. A box that helps another waits
+        for that one. Raises MoeError."""
         looked = self._looked or self.look()
         await unwaited(lambda: _make_caches(looked.request))
+        await self._put_plugin(looked)
         await self._write_template()
         boxes = self.settings.nodes
         if boxes.headless:
             progress(f"waiting for box 0 at {boxes.master}", None)
             await head.until_there(boxes.master_addr, boxes.port)
+
+    async def _put_plugin(self, looked: Looked) -> None:
+        document = looked.document
+        if document is None:
+            return
+        try:
+            await unwaited(lambda: plugin.put(self._state_dir, document))
+        except OSError as error:
+            where = self._state_dir / plugin.FOLDER
+            said = f"the residency plugin cannot be put into {where}: {error.strerror}"
+            raise MoeError(said, f"df -h {where}; ls -ld {where}") from error
 
     async def _write_template(self) -> None:
         inline = (self._looked or self.look()).place.inline
@@ -289,7 +323,8 @@ class VllmEngine:
             patterns = {name: re.compile(pattern) for name, pattern in self.settings.plugins.items()}
         else:
             patterns = dict(self._of_profile.plugins)
-        return tuple(
+        of_plan = (NOT_PLACED,) if self.settings.placement == "residency" and self._plan.file is not None else ()
+        return of_plan + tuple(
             Required(pattern, f"a line of the plugin {name}", _not_loaded(name, self.environment))
             for name, pattern in patterns.items()
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.vllm.arguments import parse
@@ -12,7 +12,7 @@ from appliance.engine.vllm.flags import EnvVar, Flag
 from appliance.engine.vllm.profiles import Profile
 from appliance.engine.vllm.settings import VllmSettings
 from appliance.errors import PlanError
-from appliance.plan.export import exl3_command
+from appliance.plan.export import exl3_command, residency
 from appliance.plan.export.outcome import Outcome, engram_argv
 from appliance.plan.schema import Plan
 from appliance.printable import printable
@@ -22,19 +22,33 @@ from gateway.state import Finding, Severity
 ID = "engine.placement"
 _ENGRAM = "--engram-config"
 _SAID_MAX = 2000
+_BY_EXPORT = "the plan, by plan export --to residency"
+RESIDENCY_VLLM = (0, 26, 0)
+"""As appliance/residency/decided.py has it."""
+RESIDENT_WORKER = "moe_residency.worker.ResidentWorker"
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Flags and variables for the plan, and what is to be said of them."""
+    """Flags and variables for the plan, and what is to be said of them. `document`: what the residency plugin reads, to
+    be put where `resident` says."""
 
     flags: tuple[Flag, ...] = ()
     env: tuple[EnvVar, ...] = ()
     findings: tuple[Finding, ...] = ()
+    document: Mapping[str, object] | None = None
 
 
-def placed(settings: VllmSettings, profile: Profile, plan: Plan | None, plan_file: str, uva: Outcome | None) -> Placed:
-    """`uva`: the plan in the words of vLLM's own offload, by the checkpoint's headers; None = they were not read."""
+def placed(
+    settings: VllmSettings,
+    profile: Profile,
+    plan: Plan | None,
+    plan_file: str,
+    uva: Outcome | None,
+    version: tuple[int, ...],
+) -> Placed:
+    """`uva`: the plan in the words of vLLM's own offload, by the checkpoint's headers; None = they were not read.
+    `version`: of the vLLM that will run."""
     if plan is None:
         return Placed()
     moved = plan.cold_count + plan.cold_draft_count
@@ -46,6 +60,8 @@ def placed(settings: VllmSettings, profile: Profile, plan: Plan | None, plan_fil
             return _command(settings, plan, plan_file)
         case "uva":
             return _uva(profile, uva)
+        case "residency":
+            return _residency(profile, plan, version)
 
 
 def _command(settings: VllmSettings, plan: Plan, plan_file: str) -> Placed:
@@ -78,6 +94,29 @@ def _uva(profile: Profile, uva: Outcome | None) -> Placed:
     return Placed(flags, env, findings)
 
 
+def _residency(profile: Profile, plan: Plan, version: tuple[int, ...]) -> Placed:
+    outcome = residency.export(plan)
+    if outcome.document is None:
+        return Placed(findings=(_cannot("residency", outcome.reason, 'placement = "uva" or "command"'),))
+    if not profile.cuda or version != RESIDENCY_VLLM:
+        why = f"the plugin is made for vLLM {_dotted(RESIDENCY_VLLM)} on cards, and this is {_dotted(version)}"
+        return Placed(findings=(_cannot("residency", why, "[engine] environment or profile"),))
+    why = "single experts are placed: cold rows in host RAM, read by vLLM's own kernels"
+    return Placed((Flag("--worker-cls", (RESIDENT_WORKER,), why, _BY_EXPORT),), document=outcome.document)
+
+
+def resident(document: str, plugin: str) -> tuple[EnvVar, ...]:
+    """Where the plugin is, and the file that it reads."""
+    return (
+        EnvVar("MOE_RESIDENCY_FILE", document, "which experts are cold", _BY_EXPORT),
+        EnvVar("PYTHONPATH", plugin, "the residency plugin, and nothing else", "the appliance"),
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
 def _flags(
     words: Sequence[str], why: str = "where the Engram tables are", source: str = "the plan"
 ) -> tuple[Flag, ...]:
@@ -95,7 +134,7 @@ def _ignored(moved: int) -> Finding:
         title="The plan would be ignored",
         observed=f'the plan moves {count(moved, "expert")} to host RAM, and [engine] placement is "none"',
         required="an engine that is told of the plan",
-        remedy='[engine] placement = "command" with plan_args of your build, or "uva"; or leave [plan] file out',
+        remedy='[engine] placement = "residency", "uva", or "command" with plan_args of your build; or no [plan] file',
     )
 
 

@@ -69,9 +69,10 @@ class VllmSettings(Declared):
     plugins: dict[str, str] = Field(default={})
     """vLLM plugins to load, and no others: name -> a regular expression of a log line that only the plugin writes. A
     start without that line has failed. Default: none, the profile's."""
-    placement: Literal["none", "uva", "command"] = "none"
-    """How the engine is told which experts `[plan]` moves to host RAM: "none", "uva", vLLM's own offload, whole layers
-    only, or "command", plan_args. Default "none"; with a plan that moves experts that is refused."""
+    placement: Literal["none", "residency", "uva", "command"] = "none"
+    """How the engine is told which experts `[plan]` moves to host RAM: "none", "residency", single experts of stock
+    vLLM 0.26.0 by a plugin that comes with the appliance, "uva", vLLM's own offload, whole layers only, or "command",
+    plan_args. Default "none"; with a plan that moves experts that is refused."""
     plan_args: tuple[str, ...] = ()
     """For placement = "command": arguments that tell an engine with such a patch, with `{plan_file}`, `{experts_json}`,
     `{engram}` and `{tensors}` filled in from the plan. Default: none."""
@@ -126,6 +127,8 @@ class VllmSettings(Declared):
             raise ValueError("revision is for a model that comes from the hub, by its name")
         if self.placement == "command" and not self.plan_args:
             raise ValueError('plan_args is empty, so nothing would tell the engine of the plan; placement = "command"')
+        if self.placement == "residency" and "PYTHONPATH" in self.env:
+            raise ValueError('env: PYTHONPATH is where placement = "residency" puts its plugin; leave it out')
         if self.placement != "command" and self.plan_args:
             raise ValueError('plan_args is for placement = "command"')
         for name, pattern in self.plugins.items():

@@ -97,6 +97,13 @@ CASES = (
         False,
     ),
     Case(
+        "moe_residency.errors.ResidencyError: moe-residency: refused: x has 8 experts; and 2; moe-appliance plan make",
+        "engine.residency",
+        "cannot be carried out: x has 8 experts; and 2.",
+        "moe-appliance plan make",
+        False,
+    ),
+    Case(
         "OSError: /m does not appear to have a file named config.json.",
         "engine.model_missing",
         "config.json is missing.",

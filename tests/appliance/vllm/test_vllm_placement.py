@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.vllm.placement import Placed, placed
+from appliance.engine.vllm.placement import RESIDENCY_VLLM, RESIDENT_WORKER, Placed, placed, resident
 from appliance.engine.vllm.profiles import PROFILES
 from appliance.plan import planfile
 from appliance.plan.export.outcome import Outcome, impossible
 from appliance.plan.schema import Plan
+from appliance.residency import decided
+from appliance.residency.document import parse
 from gateway.state import Severity
 from tests.appliance.vllm.vllm_requests import PLANS, TWO_CARDS, settings
 
@@ -24,8 +26,14 @@ def plan(name: str = "deepseek-v4.1-flash-2x-rtx-pro-6000") -> Plan:
     return planfile.load(PLANS / f"{name}.json")
 
 
-def told(found: Plan | None, uva: Outcome | None = None, profile: str = TWO_CARDS, **said: Any) -> Placed:
-    return placed(settings(**said), PROFILES[profile], found, "/p.json", uva)
+def told(
+    found: Plan | None,
+    uva: Outcome | None = None,
+    profile: str = TWO_CARDS,
+    version: tuple[int, ...] = RESIDENCY_VLLM,
+    **said: Any,
+) -> Placed:
+    return placed(settings(**said), PROFILES[profile], found, "/p.json", uva, version)
 
 
 def words(made: Placed) -> list[str]:
@@ -100,3 +108,36 @@ def test_an_offload_that_cannot_be_worked_out_is_refused(uva: Outcome | None) ->
     made = told(plan(), uva, placement="uva")
     assert [one.severity for one in made.findings] == [Severity.FAIL]
     assert made.flags == ()
+
+
+def test_single_experts_of_stock_vllm_are_placed_by_the_plugin_with_the_plans_document() -> None:
+    made = told(plan("qwen3-30b-a3b-2x-32gb"), profile="vllm-generic", placement="residency")
+    assert words(made) == ["--worker-cls", RESIDENT_WORKER]
+    assert made.findings == ()
+    read = parse(json.dumps(made.document), "document")
+    assert sum(map(len, read.cold.values())) == plan("qwen3-30b-a3b-2x-32gb").cold_count
+    names = {one.name: one.value for one in resident("/state/d.json", "/state/plugin")}
+    assert names == {"MOE_RESIDENCY_FILE": "/state/d.json", "PYTHONPATH": "/state/plugin"}
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "version", "said"),
+    [
+        ("deepseek-v4.1-flash-2x-rtx-pro-6000", TWO_CARDS, RESIDENCY_VLLM, "EXL3"),
+        ("qwen3-30b-a3b-2x-32gb", "vllm-generic", (0, 32, 0), "made for vLLM 0.26.0 on cards, and this is 0.32.0"),
+        ("qwen3-30b-a3b-2x-32gb", "vllm-cpu-tiny", RESIDENCY_VLLM, "on cards"),
+    ],
+)
+def test_what_the_plugin_cannot_place_is_refused_before_the_start(
+    name: str, profile: str, version: tuple[int, ...], said: str
+) -> None:
+    made = told(plan(name), profile=profile, version=version, placement="residency")
+    (finding,) = made.findings
+    assert (finding.id, finding.severity) == ("engine.placement", Severity.FAIL)
+    assert said in finding.observed
+    assert (made.flags, made.document) == ((), None)
+
+
+def test_the_version_and_the_worker_are_those_of_the_plugin() -> None:
+    assert ".".join(map(str, RESIDENCY_VLLM)) == decided.VLLM
+    assert RESIDENT_WORKER.startswith("moe_residency.worker.")
