@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from appliance.units import GIB
 
 _LINE = re.compile(r"Total CPU offloaded parameters: (\d+(?:\.\d+)?)")
-_PLACED = re.compile(r"moe-residency: rank (\d+): placed: \d+ bytes in VRAM, (\d+) bytes in host RAM")
+PLACED = re.compile(r"moe-residency: rank (\d+): placed: \d+ bytes in VRAM, (\d+) bytes in host RAM")
+"""What the residency plugin says once of each rank."""
 _PROCESS = re.compile(r"\((\w+ pid=\d+)\)")
 
 
@@ -29,7 +30,7 @@ class HostBytes:
         if found:
             process = _PROCESS.search(line)
             self._bytes[process.group(1) if process else ""] = float(found.group(1)) * GIB
-        if placed := _PLACED.search(line):
+        if placed := PLACED.search(line):
             self._bytes[f"rank {placed.group(1)}"] = float(placed.group(2))
 
     def total(self) -> int | None:

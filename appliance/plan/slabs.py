@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.checkpoint.catalogue import ExpertParameter
-
-PAGE_BYTES = 2 << 20
+from appliance.residency.layout import PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

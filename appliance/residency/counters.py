@@ -17,7 +17,8 @@ class Counters:
 
     def __init__(self, layers: int, experts: int, device: torch.device) -> None:
         self.loads = torch.zeros((layers, experts), dtype=torch.int32, device=device)
-        self.unpadded: list[torch.Tensor | None] = [torch.zeros((), dtype=torch.int32, device=device)]
+        self._tokens = torch.zeros((), dtype=torch.int32, device=device)
+        self.unpadded: list[torch.Tensor | None] = [self._tokens]
         self.unknown: list[torch.Tensor | None] = [None]
 
     def begin(self) -> None:
@@ -26,6 +27,4 @@ class Counters:
 
     def step(self, tokens: int) -> None:
         """A step of so many tokens comes."""
-        [count] = self.unpadded
-        assert count is not None
-        count.fill_(tokens)
+        self._tokens.fill_(tokens)

@@ -17,6 +17,8 @@ from typing import Any
 from .errors import ResidencyError
 
 SCHEMA = "moe-appliance.residency/1"
+FILE = "MOE_RESIDENCY_FILE"
+"""The variable that names the document's file."""
 REMEDY = "write it anew: moe-appliance plan export PLAN --to residency --out FILE"
 _KEYS = {
     "schema": str,

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
+from heapq import merge
+from itertools import islice
 from math import sqrt
 
 PAYS_HITS = 4.0
@@ -93,20 +94,9 @@ class Rates:
 def swaps(rates: Rates, cold: Mapping[int, Sequence[int]], row_bytes: int, most_bytes: int) -> tuple[Swap, ...]:
     """What to exchange now, the most useful first. `cold`: the cold experts by layer; `row_bytes`: one expert's rows in
     all tensors of a layer; `most_bytes`: that may cross the link.  (2, 3)"""
-    ranked = {layer: _ranked(rates, layer, experts) for layer, experts in cold.items() if layer in rates.visits}
-    heap = [(-swap.saves, layer, 0, swap) for layer, pairs in ranked.items() for swap in pairs[:1]]
-    heapify(heap)
-    chosen: list[Swap] = []
-    room = most_bytes // max(1, 2 * row_bytes)
-    while heap and len(chosen) < room:
-        _, layer, place, swap = heap[0]
-        chosen.append(swap)
-        if place + 1 < len(ranked[layer]):
-            after = ranked[layer][place + 1]
-            heapreplace(heap, (-after.saves, layer, place + 1, after))
-        else:
-            heappop(heap)
-    return tuple(chosen)
+    ranked = (_ranked(rates, layer, experts) for layer, experts in cold.items() if layer in rates.visits)
+    best_first = merge(*ranked, key=lambda swap: (-swap.saves, swap.layer))
+    return tuple(islice(best_first, most_bytes // max(1, 2 * row_bytes)))
 
 
 def _ranked(rates: Rates, layer: int, experts: Sequence[int]) -> list[Swap]:

@@ -20,14 +20,13 @@ from vllm.v1.worker.gpu_worker import Worker
 
 from .counters import Counters
 from .decided import VLLM, check_model, check_seen, check_versions
-from .document import load
+from .document import FILE, load
 from .driver import CudaDriver
 from .errors import SAYS, ResidencyError
 from .placing import Placing
 from .tensors import Ranges
 from .whole import move_whole
 
-FILE = "MOE_RESIDENCY_FILE"
 _REORDERED = "the rows of experts stand in another order than vLLM's; restart the engine, or run without a plan"
 
 

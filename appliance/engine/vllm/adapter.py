@@ -19,6 +19,7 @@ from appliance.box.checks import kept, seen_of
 from appliance.box.facts import Facts
 from appliance.box.gpu import Outcome as Driver
 from appliance.engine.adapter import VLLM_STEPS, HostTier, Launch, MetricNames, Progress, Required, Step, read_step
+from appliance.engine.host_bytes import PLACED
 from appliance.engine.host_kv import EXACT
 from appliance.engine.promise import Promise
 from appliance.engine.vllm import findings as found
@@ -56,7 +57,7 @@ METRICS = MetricNames(
 """Source: /metrics of vLLM 0.26.0."""
 _NOWHERE = "(no model)"
 NOT_PLACED = Required(
-    re.compile(r"moe-residency: rank \d+: placed:"),
+    PLACED,
     "that the experts were placed as the plan says",
     Cause(
         id="engine.not_placed",
@@ -65,7 +66,6 @@ NOT_PLACED = Required(
         retry=False,
     ),
 )
-"""Source: appliance/residency/worker.py."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from appliance.plan.export import exl3_command, residency
 from appliance.plan.export.outcome import Outcome, engram_argv
 from appliance.plan.schema import Plan
 from appliance.printable import printable
+from appliance.residency.decided import VLLM
+from appliance.residency.document import FILE
 from appliance.units import count
 from gateway.state import Finding, Severity
 
@@ -23,8 +25,7 @@ ID = "engine.placement"
 _ENGRAM = "--engram-config"
 _SAID_MAX = 2000
 _BY_EXPORT = "the plan, by plan export --to residency"
-RESIDENCY_VLLM = (0, 26, 0)
-"""As appliance/residency/decided.py has it."""
+RESIDENCY_VLLM = tuple(map(int, VLLM.split(".")))
 RESIDENT_WORKER = "moe_residency.worker.ResidentWorker"
 
 
@@ -108,7 +109,7 @@ def _residency(profile: Profile, plan: Plan, version: tuple[int, ...]) -> Placed
 def resident(document: str, plugin: str) -> tuple[EnvVar, ...]:
     """Where the plugin is, and the file that it reads."""
     return (
-        EnvVar("MOE_RESIDENCY_FILE", document, "which experts are cold", _BY_EXPORT),
+        EnvVar(FILE, document, "which experts are cold", _BY_EXPORT),
         EnvVar("PYTHONPATH", plugin, "the residency plugin, and nothing else", "the appliance"),
     )
 

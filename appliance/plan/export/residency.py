@@ -5,8 +5,7 @@ from __future__ import annotations
 from appliance.checkpoint.catalogue import Catalogue
 from appliance.plan.export.outcome import Outcome, impossible, is_exl3
 from appliance.plan.schema import Plan
-
-SCHEMA = "moe-appliance.residency/1"
+from appliance.residency.document import SCHEMA
 
 
 def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
