@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,31 @@ def parse(text: str, name: str) -> Residency:
         tuple(found["tensors"]),
         found["engram"],
     )
+
+
+def text(residency: Residency) -> str:
+    """The document that `parse` reads as `residency`."""
+    found = {
+        "schema": SCHEMA,
+        "plan_id": residency.plan_id,
+        "model": residency.model,
+        "layers_total": residency.layers,
+        "experts_per_layer": residency.experts,
+        "top_k": residency.top_k,
+        "tp": residency.tp,
+        "layers": {str(layer): _ranges(cold) for layer, cold in residency.cold.items()},
+        "draft_layers": {str(layer): _ranges(cold) for layer, cold in residency.draft_cold.items()},
+        "tensors": list(residency.tensors),
+        "engram": residency.engram,
+    }
+    return json.dumps(found)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ranges."""
+    groups = groupby(enumerate(numbers), key=lambda at: at[1] - at[0])
+    runs = ([number for _, number in group] for _, group in groups)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _layers(table: Mapping[str, Any], experts: int | None, key: str, name: str) -> dict[int, tuple[int, ...]]:

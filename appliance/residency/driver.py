@@ -55,6 +55,9 @@ class Driver(Protocol):
     def allow(self, address: int, size: int, card: int) -> None:
         """Let a card read and write there."""
 
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        """Have the copy engine move bytes once what stands before it on a stream is done."""
+
 
 class CudaDriver:
     """The real one."""
@@ -99,6 +102,9 @@ class CudaDriver:
         access.location.id = card
         access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         self._call("cuMemSetAccess", f"{size:,} bytes, card {card}", address, size, [access], 1)
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        self._call("cuMemcpyAsync", f"{size:,} bytes", target, source, size, stream)
 
     def _call(self, name: str, what: str, *arguments: Any) -> Any:
         code, *found = getattr(self._cuda, name)(*arguments)

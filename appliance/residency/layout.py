@@ -15,6 +15,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 PAGE_BYTES = 2 << 20
+CHUNK_BYTES = 8 * PAGE_BYTES
+"""Of staging: an allocation that is mapped as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +61,8 @@ def pages_of(row_bytes: int, rows: int, cold: int) -> Pages | None:
 
 def _pages(count: int) -> int:
     return -(-count // PAGE_BYTES)
+
+
+def chunks_of(host_bytes: int) -> int:
+    """Chunks of staging that hold a tensor's host pages."""
+    return -(-host_bytes // CHUNK_BYTES)

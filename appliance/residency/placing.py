@@ -72,7 +72,7 @@ class Placing:
             raise ResidencyError(f"{placed.name}: weights came twice, and rows are permuted once; restart the engine")
         placed.is_loaded = True
         if placed.rows != tuple(range(len(placed.rows))):
-            for shape in per_expert(_shapes(parameters()), len(placed.rows)):
+            for shape in per_expert(shapes_of(parameters()), len(placed.rows)):
                 permute(parameters()[shape.name], placed.rows)
         process()
         self._move(placed, parameters(), self.residency.cold_of(placed.number))
@@ -81,7 +81,7 @@ class Placing:
     def _move(self, placed: Placed, parameters: _Parameters, cold: tuple[int, ...]) -> None:
         for address in placed.ranges - self._used(parameters):
             self.ranges.free(address)
-        for name, pages in host_pages(_shapes(parameters), len(placed.rows), len(cold)).items():
+        for name, pages in host_pages(shapes_of(parameters), len(placed.rows), len(cold)).items():
             if self.ranges.address_of(parameters[name]) is None:
                 self.ranges.move(parameters[name], pages)
         placed.ranges = self._used(parameters)
@@ -91,7 +91,7 @@ class Placing:
         return {address for address in found if address is not None}
 
     def _count_plain(self, parameters: _Parameters) -> None:
-        weights = per_expert_weights(_shapes(parameters))
+        weights = per_expert_weights(shapes_of(parameters))
         plain = (parameters[shape.name] for shape in weights)
         self.plain_bytes += sum(one.nbytes for one in plain if self.ranges.address_of(one) is None)
 
@@ -99,7 +99,8 @@ class Placing:
 _Parameters = Mapping[str, torch.nn.Parameter]
 
 
-def _shapes(parameters: _Parameters) -> list[Shape]:
+def shapes_of(parameters: _Parameters) -> list[Shape]:
+    """What decided.py needs to know of a layer's parameters."""
     return [
         Shape(name, len(parameter), parameter.nbytes // max(1, len(parameter)), parameter.is_contiguous())
         for name, parameter in parameters.items()

@@ -15,6 +15,7 @@ import torch
 from vllm import envs
 from vllm.config import VllmConfig
 from vllm.distributed.eplb.eplb_state import EplbLayerState
+from vllm.distributed.parallel_state import get_tp_group
 from vllm.model_executor.custom_op import PluggableLayer
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
@@ -23,6 +24,7 @@ from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 from .decided import layer_of
 from .errors import ResidencyError
 from .placing import Placed, Placing
+from .staging import Staging
 
 METHODS: Mapping[str, tuple[str, str, str]] = {
     "UnquantizedFusedMoEMethod": ("unquantized_backend", "TRITON", "triton"),
@@ -155,15 +157,47 @@ def routed(config: VllmConfig) -> Iterator[MoERunner]:
         yield runner
 
 
-def direct(runner: MoERunner, places: torch.Tensor, loads: torch.Tensor, unpadded: list[torch.Tensor]) -> None:
-    """Have a layer's router say physical ids, and count them: `places` int64 [experts, 1], `loads` int32 [experts].
-    Both keep their addresses for as long as the engine runs: graphs hold them. Raises ResidencyError."""
+def direct(
+    runner: MoERunner, places: torch.Tensor, loads: torch.Tensor, unpadded: list[torch.Tensor], is_on: torch.Tensor
+) -> None:
+    """Have a layer's router say physical ids, and count them: `places` int64 [experts, 1], `loads` int32 [experts],
+    `is_on` bool []. All keep their addresses for as long as the engine runs: graphs hold them. Raises
+    ResidencyError."""
     if runner.router.eplb_state is not None:
         raise ResidencyError(f"{runner.layer_name}: shares its router with another layer; run without a plan")
     runner.router.eplb_state = EplbLayerState(
         expert_load_view=loads,
         logical_to_physical_map=places,
         logical_replica_count=torch.ones_like(places[:, 0]),
-        should_record_tensor=torch.ones((), dtype=torch.bool, device=places.device),
+        should_record_tensor=is_on,
         num_unpadded_tokens_tensors=unpadded,
     )
+
+
+def stage(runner: MoERunner, staging: Staging, layer: int, aliases: Mapping[int, torch.Tensor]) -> None:
+    """Have a layer's long steps compute with `aliases` of its weights, by the address of what they stand for. All known
+    methods end in their kernel's `apply`, and pass the weights at each call (fused_moe/modular_kernel.py)."""
+    kernel = runner.routed_experts.quant_method.moe_kernel
+    apply = kernel.apply
+
+    def staged(hidden_states: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        if not staging.before(layer, len(hidden_states)):
+            return apply(hidden_states, w1, w2, *rest, **named)
+        w1, w2 = (aliases.get(weight.data_ptr(), weight) for weight in (w1, w2))
+        try:
+            return apply(hidden_states, w1, w2, *rest, **named)
+        finally:
+            staging.after(layer)
+
+    kernel.apply = staged
+
+
+def agreed(value: Any) -> Any:
+    """What rank 0 gives, on all ranks. Waits for it."""
+    group = get_tp_group()
+    return value if group.world_size == 1 else group.broadcast_object(value, src=0)
+
+
+def largest_graph(config: VllmConfig) -> int:
+    """Tokens of the largest CUDA graph: up to so many, which tensors are read was settled when it was captured."""
+    return config.compilation_config.max_cudagraph_capture_size or 0

@@ -11,21 +11,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import vllm
 from vllm.v1.worker.gpu_worker import Worker
 
-from .counters import Counters
-from .decided import VLLM, check_model, check_seen, check_versions
-from .document import FILE, load
-from .driver import CudaDriver
+from .decided import VLLM, check_model, check_versions
+from .document import load
 from .errors import SAYS, ResidencyError
-from .placing import Placing
-from .tensors import Ranges
-from .whole import move_whole
+from .options import options
+from .resident import Resident
 
 _REORDERED = "the rows of experts stand in another order than vLLM's; restart the engine, or run without a plan"
 
@@ -46,10 +42,8 @@ class ResidentWorker(Worker):  # type: ignore[misc]
 
         self._at_vllm = vllm_0_26
         super().__init__(*arguments, **named)
-        path = os.environ.get(FILE)
-        if not path:
-            raise ResidencyError(f"{FILE} is not set; it names the file of moe-appliance plan export --to residency")
-        self._residency = load(Path(path))
+        self._options = options(os.environ)
+        self._residency = load(self._options.file)
         if self._residency.engram is not None:
             raise ResidencyError(f"vLLM {VLLM} has no Engram tables; this plan is for another engine: make one without")
         vllm_0_26.check_config(self.vllm_config)
@@ -59,55 +53,42 @@ class ResidentWorker(Worker):  # type: ignore[misc]
     def init_device(self) -> None:
         """As vLLM does; then there is a card to place on."""
         super().init_device()
-        driver = CudaDriver()
-        card = self.device.index
-        self._node = driver.node_of(card)
-        self._ranges = Ranges(driver, card, self._node)
-        self._placing = Placing(self._residency, self._ranges, self.vllm_config.parallel_config.tensor_parallel_size)
+        tp = self.vllm_config.parallel_config.tensor_parallel_size
+        self._resident = Resident(self._residency, self._options, self._at_vllm, self.device, self.rank, tp)
 
     def load_model(self, **named: Any) -> None:
-        """As vLLM does, layers placed as they are built; then ids are mapped and counted, before all profiling."""
-        with self._at_vllm.placed_by(self._placing):
+        """As vLLM does, layers placed as they are built; then the rest, before all profiling."""
+        with self._at_vllm.placed_by(self._resident.placing):
             super().load_model(**named)
-        check_seen(self._residency, self._placing.layers)
-        move_whole(self._residency.tensors, self.model_runner.get_model(), self._ranges)
-        runners = [(runner, self._placing.of(runner.layer_name)) for runner in self._at_vllm.routed(self.vllm_config)]
-        most = max((len(placed.rows) for _, placed in runners), default=0)
-        self._counters = Counters(len(runners), most, self.device)
-        for index, (runner, placed) in enumerate(runners):
-            places = torch.tensor(placed.places, dtype=torch.int64, device=self.device)[:, None].contiguous()
-            is_draft = placed.number >= self._residency.layers
-            unpadded = self._counters.unknown if is_draft else self._counters.unpadded
-            self._at_vllm.direct(runner, places, self._counters.loads[index, : len(places)], unpadded)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        self._say()
-
-    def _say(self) -> None:
-        """Not by vLLM's logger: a level or a configuration of the operator's may silence that."""
-        on_card, on_host = self._ranges.device_bytes + self._placing.plain_bytes, self._ranges.host_bytes
+        runners = self._at_vllm.routed(self.vllm_config)
+        largest = self._at_vllm.largest_graph(self.vllm_config)
+        line = self._resident.loaded(self.model_runner.get_model(), runners, largest)
         sys.stderr.write(
-            f"{SAYS}: rank {self.rank}: placed: {on_card} bytes in VRAM, {on_host} bytes in host RAM of node "
-            f"{self._node}, {len(self._placing.layers)} layers, plan {self._residency.plan_id}\n"
-        )
+            f"{line}\n"
+        )  # not by vLLM's logger: a level or a configuration of the operator's may silence it
         sys.stderr.flush()
 
     def compile_or_warm_up_model(self) -> Any:
         """As vLLM does; its made-up requests are not counted."""
         done = super().compile_or_warm_up_model()
-        self._counters.begin()
+        self._resident.warm()
         return done
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """One step."""
-        self._counters.step(scheduler_output.total_num_scheduled_tokens)
+        """One step. An error of ours ends the process: of ranks other than the first vLLM would only log it, and the
+        next all-reduce would hang."""
+        try:
+            self._resident.step(scheduler_output.total_num_scheduled_tokens)
+        except (ResidencyError, RuntimeError) as error:
+            sys.stderr.write(f"{SAYS}: rank {self.rank}: {type(error).__name__}: {error}\n")
+            raise SystemExit(1) from error
         return super().execute_model(scheduler_output)
 
     def shutdown(self) -> None:
         """As vLLM does; then the ranges go, when nothing runs on them any more."""
         super().shutdown()
-        if ranges := getattr(self, "_ranges", None):
-            ranges.free_all()
+        if resident := getattr(self, "_resident", None):
+            resident.close()
 
     sleep, wake_up = _refused("sleep"), _refused("wake_up")
     update_config, reload_weights = _refused("update_config"), _refused("reload_weights")

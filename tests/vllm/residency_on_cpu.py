@@ -7,55 +7,76 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
+from appliance.residency.counters import Counters
 from appliance.residency.document import Residency
 from appliance.residency.driver import Place
-from appliance.residency.exchange import Exchange, Rows
+from appliance.residency.exchange import Exchange, Rows, as_rows
+from appliance.residency.layout import CHUNK_BYTES
 from appliance.residency.placing import Placing
+from appliance.residency.staging import Copy, Staging
 from appliance.residency.tensors import Ranges
 
 EXPERTS = 64
 COLD = (1, 2, 3, 5, 9, 40, 41, 42, 50, 63)
 
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+READ_WRITE, FIXED, ANONYMOUS = mmap.PROT_READ | mmap.PROT_WRITE, 0x10, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
 class HostDriver:
-    """Anonymous memory in the place of CUDA's; what is made of which kind is told by `made`."""
+    """Files of memory in the place of CUDA's allocations, mapped as those are, more than once too."""
 
     def __init__(self) -> None:
-        self.spaces: dict[int, mmap.mmap] = {}
-        self.made: list[tuple[int, bool]] = []
+        self.spaces: dict[int, int] = {}
+        self.files: dict[int, tuple[int, bool]] = {}
 
     def reserve(self, size: int) -> int:
-        space = mmap.mmap(-1, size)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(space))
-        self.spaces[address] = space
+        address = int(LIBC.mmap(None, size, 0, ANONYMOUS, -1, 0))
+        self.spaces[address] = size
         return address
 
     def free_address(self, address: int, size: int) -> None:
-        assert len(self.spaces.pop(address)) == size
+        assert self.spaces.pop(address) == size
+        assert LIBC.munmap(address, size) == 0
 
     def create(self, size: int, place: Place) -> int:
-        self.made.append((size, place.host))
-        return len(self.made)
+        file = os.memfd_create("pages")
+        os.ftruncate(file, size)
+        self.files[file] = (size, place.host)
+        return file
 
     def release(self, handle: int) -> None:
-        pass
+        del self.files[handle]
+        os.close(handle)
 
     def map(self, address: int, size: int, handle: int) -> None:
-        pass
+        assert LIBC.mmap(address, size, READ_WRITE, mmap.MAP_SHARED | FIXED, handle, 0) == address
 
     def unmap(self, address: int, size: int) -> None:
-        pass
+        assert LIBC.mmap(address, size, 0, ANONYMOUS | FIXED, -1, 0) == address
 
     def allow(self, address: int, size: int, card: int) -> None:
         pass
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        ctypes.memmove(target, source, size)
+
+    def host_bytes(self) -> int:
+        return sum(size for size, is_host in self.files.values() if is_host)
 
 
 def frozen(tensor: torch.Tensor) -> torch.nn.Parameter:
@@ -95,23 +116,113 @@ def a_layer_keeps_every_row_through_loading_and_relaying() -> None:
     print("placing")
 
 
+class NowLane:
+    """Copies at once."""
+
+    def __init__(self, driver: HostDriver) -> None:
+        self._driver = driver
+
+    def copy_behind_model(self, copies: Sequence[Copy]) -> None:
+        for copy in copies:
+            self._driver.copy(copy.target, copy.source, copy.size, 0)
+
+    def hold_model(self, copied: object) -> None:
+        pass
+
+
+def aliases_show_every_row_through_exchanges() -> None:
+    """Large and small weights, an odd number of layers with different cold counts."""
+    driver = HostDriver()
+    ranges = Ranges(driver, 0, 0)
+    cold = {0: tuple(range(40, 64)), 1: tuple(range(60, 64)), 2: tuple(range(2, 50))}
+    placing = Placing(Residency("", "", 3, EXPERTS, 6, 1, cold, {}, ()), ranges, 1)
+    layers = {}
+    for number in cold:
+        layer = {
+            "w13_weight": frozen(torch.randn(EXPERTS, 256, 512)),
+            "w2_weight": frozen(torch.randn(EXPERTS, 512, 128)),
+        }
+        layer["w2_weight_scale"] = frozen(torch.randn(EXPERTS))
+        placed = placing.built(number, f"model.layers.{number}.experts", EXPERTS, 6, layer)
+        placing.loaded(placed, lambda layer=layer: layer, lambda: None)
+        layers[number] = (placed, layer)
+    weights = {
+        n: [p.data for p in layer.values() if ranges.address_of(p) is not None] for n, (_, layer) in layers.items()
+    }
+    aliases = ranges.staged(weights)
+    on_card = ranges.device_bytes
+    assert ranges.host_bytes == driver.host_bytes()
+    assert ranges.staging_bytes % CHUNK_BYTES == 0
+    assert ranges.staging_bytes > 0
+    staging = Staging(NowLane(driver), {n: [copy for _, copy in found] for n, found in aliases.items()}, 100)
+    rows = {
+        n: Rows(
+            tuple(as_rows(p.data) for p in layer.values()),
+            torch.tensor(placed.places)[:, None],
+            torch.zeros(EXPERTS, dtype=torch.int32),
+        )
+        for n, (placed, layer) in layers.items()
+    }
+    exchange, chance = (
+        Exchange(torch.empty(max(one.largest_row_bytes for one in rows.values()), dtype=torch.uint8)),
+        random.Random(2),
+    )
+    for step in range(20):
+        for number, found in aliases.items():
+            assert staging.before(number, 101)
+            for weight, (alias, _) in zip(weights[number], found, strict=True):
+                assert (alias == weight).all(), (step, number)
+            staging.after(number)
+        number = chance.choice(list(cold))
+        placed = layers[number][0]
+        staging.exchanged(number)
+        hot, far = chance.randrange(EXPERTS - len(cold[number])), EXPERTS - 1 - chance.randrange(len(cold[number]))
+        placed.rows = exchange.swap(rows[number], placed.rows, hot, far)
+    assert ranges.device_bytes == on_card
+    ranges.free_all()
+    assert not driver.spaces
+    assert not driver.files
+    print("staging")
+
+
+def padding_and_long_steps_are_not_counted_and_a_reading_is_of_its_steps() -> None:
+    counters = Counters(2, 8, torch.device("cpu"))
+    counters.step(5, True)
+    counters.loads[1, 3] += 5
+    counters.step(900, False)
+    assert counters.unpadded[0].item() == 900
+    assert not counters.is_on
+    reading = counters.read()
+    assert (reading.tokens, reading.visits()[1][3], int(counters.loads.sum())) == (5, 5, 0)
+    counters.step(3, True)
+    assert counters.is_on
+    counters.begin()
+    assert counters.read().tokens == 0
+    print("counters")
+
+
 def two_hundred_exchanges_lose_no_row() -> None:
+    parameters = (
+        torch.randn(EXPERTS, 6, 8).to(torch.bfloat16),
+        torch.randn(EXPERTS, 5),
+        torch.randint(0, 9, (EXPERTS, 3, 2), dtype=torch.int32),
+        torch.randn(EXPERTS),
+    )
     rows = Rows(
-        (
-            torch.randn(EXPERTS, 6, 8).to(torch.bfloat16),
-            torch.randn(EXPERTS, 5),
-            torch.randint(0, 9, (EXPERTS, 3, 2), dtype=torch.int32),
-            torch.randn(EXPERTS),
-        ),
+        tuple(as_rows(one) for one in parameters),
         torch.arange(EXPERTS)[:, None].clone(),
         torch.arange(EXPERTS, dtype=torch.int32),
     )
-    before, loads = [one.clone() for one in rows.parameters], rows.loads.clone()
-    exchange, order, chance = Exchange([rows], torch.device("cpu")), tuple(range(EXPERTS)), random.Random(1)
+    before, loads = [one.clone() for one in parameters], rows.loads.clone()
+    exchange, order, chance = (
+        Exchange(torch.empty(rows.largest_row_bytes, dtype=torch.uint8)),
+        tuple(range(EXPERTS)),
+        random.Random(1),
+    )
     for _ in range(200):
         order = exchange.swap(rows, order, *chance.sample(range(EXPERTS), 2))
         places = rows.places[:, 0]
-        assert all((now[places] == was).all() for now, was in zip(rows.parameters, before, strict=True))
+        assert all((now[places] == was).all() for now, was in zip(parameters, before, strict=True))
         assert (rows.loads[places] == loads).all()
         assert [order[place] for place in places.tolist()] == list(range(EXPERTS))
     print("exchange")
@@ -120,4 +231,6 @@ def two_hundred_exchanges_lose_no_row() -> None:
 if __name__ == "__main__":
     torch.cuda.empty_cache = torch.cuda.synchronize = lambda: None
     a_layer_keeps_every_row_through_loading_and_relaying()
+    aliases_show_every_row_through_exchanges()
+    padding_and_long_steps_are_not_counted_and_a_reading_is_of_its_steps()
     two_hundred_exchanges_lose_no_row()

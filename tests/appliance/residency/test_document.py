@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from appliance.plan import ranges
 from appliance.plan.export import residency as exported
-from appliance.residency.document import _KEYS, SCHEMA, load, parse
+from appliance.residency.document import _KEYS, SCHEMA, Residency, load, parse
+from appliance.residency.document import text as written
 from appliance.residency.errors import ResidencyError
 
 GOOD: dict[str, Any] = {
@@ -91,3 +92,16 @@ def test_keys_and_schema_are_those_of_the_export() -> None:
     source = Path(exported.__file__).read_text()
     assert exported.SCHEMA == SCHEMA
     assert all(f'"{key}":' in source for key in _KEYS)
+
+
+@given(
+    cold=st.dictionaries(st.integers(0, 3), st.sets(st.integers(0, 63)), max_size=3),
+    drafts=st.dictionaries(st.integers(0, 1), st.sets(st.integers(0, 99)), max_size=2),
+    engram=st.sampled_from([None, "pinned"]),
+)
+def test_what_is_written_is_read_as_it_was(
+    cold: dict[int, set[int]], drafts: dict[int, set[int]], engram: str | None
+) -> None:
+    layers, more = ({n: tuple(sorted(one)) for n, one in table.items()} for table in (cold, drafts))
+    residency = Residency("sha256:p", "m", 4, 64, 6, 2, layers, more, ("a.weight",), engram)
+    assert parse(written(residency), "learned.json") == residency

@@ -1,0 +1,77 @@
+"""What the deciding rank makes of the counts: swaps, and files for the operator. Touches one folder.
+
+Three files, each replaced at once, each readable by its owner only:
+- counts.json: all visits since the start, as `moe-appliance plan make --from-stats` reads them;
+- learned.json: the document with the experts that are cold now;
+- figures.json: what the last reading says, for the page.
+A file that cannot be written is told once; residency goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .document import text
+from .errors import SAYS
+from .following import Figures, Following, Orders
+from .live import Move
+
+if TYPE_CHECKING:  # it needs torch
+    from .counters import Reading
+
+COUNTS, LEARNED, FIGURES = "counts.json", "learned.json", "figures.json"
+COUNTS_SCHEMA = "moe-appliance.routing-stats/1"
+PRIVATE_MODE = 0o600
+FIGURES_SCHEMA = "moe-appliance.residency-figures/1"
+
+
+class Deciding:
+    """A live.Decides. `layers`: the number of the layer that each row of the counts is of; draft layers are None.
+    `folder`: None = nothing is written."""
+
+    def __init__(self, following: Following, layers: Sequence[int | None], folder: Path | None) -> None:
+        self._following, self._layers, self._folder = following, layers, folder
+        if folder is not None:
+            for name in (COUNTS, LEARNED, FIGURES):
+                (folder / name).unlink(missing_ok=True)  # what an engine before this one wrote is not about this one
+
+    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
+        """Raises nothing that is foreseen."""
+        counted = zip(self._layers, reading.visits(), strict=True)
+        visits = {layer: row[: len(then[layer])] for layer, row in counted if layer is not None and layer in then}
+        figures = self._following.hear(reading.tokens, seconds, visits, then)
+        found = self._following.decide(seconds, now)
+        if self._folder is not None and figures.tokens:
+            try:
+                self._write(self._folder, figures, now)
+            except OSError as error:
+                sys.stderr.write(f"{SAYS}: {self._folder}: figures are no longer written: {error}\n")
+                self._folder = None
+        return [(swap.layer, swap.hot, swap.cold) for swap in found]
+
+    def _write(self, folder: Path, figures: Figures, now: Orders) -> None:
+        following = self._following
+        residency = following.residency
+        counts = {str(layer): visits for layer, visits in sorted(following.totals.items())}
+        if all(map(any, counts.values())):  # else one has no router that counts
+            stats = {"schema": COUNTS_SCHEMA, "model": residency.model, "tokens": following.tokens, "counts": counts}
+            _replace(folder / COUNTS, json.dumps(stats))
+        learned = replace(
+            residency, cold=dict(residency.cold) | {layer: tuple(cold) for layer, cold in following.cold(now).items()}
+        )
+        _replace(folder / LEARNED, text(learned))
+        said = {"schema": FIGURES_SCHEMA, "plan_id": residency.plan_id, "at": time.time(), "swapped": following.swapped}
+        _replace(folder / FIGURES, json.dumps(said | asdict(figures)))
+
+
+def _replace(path: Path, content: str) -> None:
+    made = path.with_name(f".{path.name}")
+    made.touch(PRIVATE_MODE)
+    made.write_text(content)
+    made.replace(path)

@@ -1,0 +1,51 @@
+"""What the environment tells the plugin. Pure.
+
+A variable that is not set has its default; one that cannot be read stops the engine with its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .document import FILE
+from .errors import ResidencyError
+
+FOLDER = "MOE_RESIDENCY_STATE"
+STAGING = "MOE_RESIDENCY_STAGING_TOKENS"
+FOLLOW = "MOE_RESIDENCY_FOLLOW_MIB_PER_S"
+STAGING_TOKENS = 1024
+FOLLOW_MIB_PER_S = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`file`: the document; `folder`: for what the plugin writes, None = nothing. `staging_tokens`: steps of more
+    tokens read cold rows from staging, 0 = none does. `follow_mib_per_s`: MiB/s of the link for exchanging rows, 0 =
+    residency stays as the document says."""
+
+    file: Path
+    folder: Path | None
+    staging_tokens: int
+    follow_mib_per_s: int
+
+
+def options(environment: Mapping[str, str]) -> Options:
+    """Raises ResidencyError."""
+    if not (file := environment.get(FILE)):
+        raise ResidencyError(f"{FILE} is not set; it names the file of moe-appliance plan export --to residency")
+    folder = environment.get(FOLDER)
+    return Options(
+        Path(file),
+        Path(folder) if folder else None,
+        _count(environment, STAGING, STAGING_TOKENS),
+        _count(environment, FOLLOW, FOLLOW_MIB_PER_S),
+    )
+
+
+def _count(environment: Mapping[str, str], name: str, default: int) -> int:
+    said = environment.get(name) or str(default)
+    if not (said.isascii() and said.isdecimal() and len(said) <= 9):
+        raise ResidencyError(f"{name} is {said!r}, not a whole number from 0; set it so, or leave it out")
+    return int(said)
