@@ -78,6 +78,8 @@ ENGINE: dict[str, dict[str, Any]] = {
         "trust_remote_code": True,
         "plugins": {"p": "loaded"},
         "placement": "command",
+        "follow_mib_per_s": 512,
+        "staging_tokens": 4096,
         "plan_args": ["--plan", "{plan_file}"],
         "args": ["--seed", "1"],
         "env": {"A": "1"},

@@ -199,9 +199,9 @@ class VllmEngine:
     def _resident(self, tells: Placed) -> tuple[EnvVar, ...]:
         if tells.document is None:
             return ()
-        return resident(
-            str(plugin.document_in(self._state_dir, tells.document)), str(plugin.plugin_in(self._state_dir))
-        )
+        where = self._state_dir
+        document, written = plugin.document_in(where, tells.document), plugin.written_in(where)
+        return resident(self.settings, document, plugin.plugin_in(where), written)
 
     def _read_plan(self) -> Plan | None:
         """A plan that cannot be read is a finding of the examination."""

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from appliance.engine.vllm.arguments import parse
 from appliance.engine.vllm.flags import EnvVar, Flag
@@ -18,6 +19,7 @@ from appliance.plan.schema import Plan
 from appliance.printable import printable
 from appliance.residency.decided import VLLM
 from appliance.residency.document import FILE
+from appliance.residency.options import FOLDER, FOLLOW, STAGING
 from appliance.units import count
 from gateway.state import Finding, Severity
 
@@ -106,11 +108,15 @@ def _residency(profile: Profile, plan: Plan, version: tuple[int, ...]) -> Placed
     return Placed((Flag("--worker-cls", (RESIDENT_WORKER,), why, _BY_EXPORT),), document=outcome.document)
 
 
-def resident(document: str, plugin: str) -> tuple[EnvVar, ...]:
-    """Where the plugin is, and the file that it reads."""
+def resident(settings: VllmSettings, document: Path, plugin: Path, written: Path) -> tuple[EnvVar, ...]:
+    """Where the plugin is, the file that it reads, the folder that it writes into, and what it is told."""
+    follow, staging = str(settings.follow_mib_per_s), str(settings.staging_tokens)
     return (
-        EnvVar(FILE, document, "which experts are cold", _BY_EXPORT),
-        EnvVar("PYTHONPATH", plugin, "the residency plugin, and nothing else", "the appliance"),
+        EnvVar(FILE, str(document), "which experts are cold", _BY_EXPORT),
+        EnvVar(FOLDER, str(written), "counts, figures, and what is cold by now", "the appliance"),
+        EnvVar(FOLLOW, follow, "MiB/s of the link to exchange experts with", "[engine] follow_mib_per_s"),
+        EnvVar(STAGING, staging, "longer steps read cold experts from VRAM", "[engine] staging_tokens"),
+        EnvVar("PYTHONPATH", str(plugin), "the residency plugin, and nothing else", "the appliance"),
     )
 
 

@@ -43,9 +43,15 @@ def document_in(state_dir: Path, document: Mapping[str, object]) -> Path:
     return state_dir / FOLDER / f"{hashlib.sha256(_text(document)).hexdigest()[:12]}.json"
 
 
+def written_in(state_dir: Path) -> Path:
+    """The folder for what the plugin writes while the engine runs, whether it is there or not."""
+    return state_dir / FOLDER / "now"
+
+
 def put(state_dir: Path, document: Mapping[str, object]) -> None:
     """Write both, where they are not there yet. Raises ConfigError, OSError."""
     make_folder(state_dir / FOLDER, "state_dir", PRIVATE_MODE)
+    make_folder(written_in(state_dir), "state_dir", PRIVATE_MODE)
     write_private(document_in(state_dir, document), _text(document))
     wanted = plugin_in(state_dir)
     if wanted.is_dir():

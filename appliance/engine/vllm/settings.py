@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from appliance.engine.tables import Declared, PathSetting, check_env
 from appliance.engine.vllm.arguments import parse
 from appliance.engine.vllm.nodes import Nodes
+from appliance.residency.options import FOLLOW_MIB_PER_S, STAGING_TOKENS
 
 ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The two names of the setting of torch's allocator."""
@@ -73,6 +74,14 @@ class VllmSettings(Declared):
     """How the engine is told which experts `[plan]` moves to host RAM: "none", "residency", single experts of stock
     vLLM 0.26.0 by a plugin that comes with the appliance, "uva", vLLM's own offload, whole layers only, or "command",
     plan_args. Default "none"; with a plan that moves experts that is refused."""
+    follow_mib_per_s: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = FOLLOW_MIB_PER_S
+    """For placement = "residency": experts in host RAM that are visited change places with some in VRAM that are not,
+    while the engine serves, for no more than so many MiB a second of the link to each card. 0 = all stay where the plan
+    puts them. Default 2048."""
+    staging_tokens: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = STAGING_TOKENS
+    """For placement = "residency": a step of more tokens reads experts that are in host RAM from VRAM, where they are
+    copied ahead, layer by layer. 0 = no VRAM is set aside for it, and prompts are read several times slower. Default
+    1024."""
     plan_args: tuple[str, ...] = ()
     """For placement = "command": arguments that tell an engine with such a patch, with `{plan_file}`, `{experts_json}`,
     `{engram}` and `{tensors}` filled in from the plan. Default: none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,8 +117,18 @@ def test_single_experts_of_stock_vllm_are_placed_by_the_plugin_with_the_plans_do
     assert made.findings == ()
     read = parse(json.dumps(made.document), "document")
     assert sum(map(len, read.cold.values())) == plan("qwen3-30b-a3b-2x-32gb").cold_count
-    names = {one.name: one.value for one in resident("/state/d.json", "/state/plugin")}
-    assert names == {"MOE_RESIDENCY_FILE": "/state/d.json", "PYTHONPATH": "/state/plugin"}
+
+
+def test_the_plugin_is_told_where_it_is_what_it_reads_and_writes_and_what_the_operator_set() -> None:
+    set_ = settings(placement="residency", follow_mib_per_s=7, staging_tokens=0)
+    made = resident(set_, Path("/state/d.json"), Path("/state/plugin"), Path("/state/now"))
+    assert {one.name: one.value for one in made} == {
+        "MOE_RESIDENCY_FILE": "/state/d.json",
+        "MOE_RESIDENCY_STATE": "/state/now",
+        "MOE_RESIDENCY_FOLLOW_MIB_PER_S": "7",
+        "MOE_RESIDENCY_STAGING_TOKENS": "0",
+        "PYTHONPATH": "/state/plugin",
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from appliance.engine.vllm import plugin
 from appliance.plan.settings import PlanSettings
+from appliance.residency.options import options
 from tests.appliance.vllm.test_vllm_adapter import engine, facts
 from tests.appliance.vllm.vllm_requests import PLANS
 
@@ -50,12 +51,13 @@ def test_one_that_cannot_be_written_leaves_no_half(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         plugin.put(tmp_path, DOCUMENT)
-    assert [child.suffix for child in (tmp_path / plugin.FOLDER).iterdir()] == [".json"]
+    assert {child.suffix for child in (tmp_path / plugin.FOLDER).iterdir() if child.is_file()} == {".json"}
+    assert [child for child in (tmp_path / plugin.FOLDER).iterdir() if child.is_dir()] == [plugin.written_in(tmp_path)]
 
 
 def test_the_residency_plugin_is_put_there_before_the_start_and_must_say_what_it_placed(tmp_path: Path) -> None:
     plan = PlanSettings(file=PLANS / "qwen3-30b-a3b-2x-32gb.json")
-    made = engine(tmp_path, plan, placement="residency")
+    made = engine(tmp_path, plan, placement="residency", follow_mib_per_s=0, staging_tokens=4096)
     (tmp_path / "state").mkdir()
     made.findings(facts(2))
     asyncio.run(made.prepare(lambda step, part: None))
@@ -64,6 +66,10 @@ def test_the_residency_plugin_is_put_there_before_the_start_and_must_say_what_it
     document = json.loads(Path(launch.env["MOE_RESIDENCY_FILE"]).read_text())
     assert document["schema"] == "moe-appliance.residency/1"
     assert (Path(launch.env["PYTHONPATH"]) / "moe_residency/worker.py").is_file()
+    told = options(launch.env)
+    assert (told.staging_tokens, told.follow_mib_per_s) == (4096, 0)
+    assert told.folder is not None
+    assert told.folder.stat().st_mode & 0o777 == 0o700
     (needed,) = launch.required
     assert needed.cause.id == "engine.not_placed"
     assert needed.pattern.search(
