@@ -1,0 +1,124 @@
+"""Which engines are measured, and how: what each group of runs is for is in docs/measurements.md. Pure, but for the
+checkpoints and documents that a run needs, made in a folder."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from appliance.residency.document import FILE, Residency, text
+from appliance.residency.options import FOLDER, FOLLOW, STAGING_TOKENS
+from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, Shape, checkpoint, config
+from tests.bench_residency.workers_named import ALL_VRAM, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
+
+ZIPF = 1.2
+SHARES = {"15": 21, "30": 42, "50": 64}
+"""Name -> cold experts of 128 in each layer: 16, 33 and 50 %."""
+LAYERS_OFF = {"15": (6, 1), "30": (3, 1), "50": (2, 1)}
+"""The same share in whole layers: one of so many."""
+EMBEDDING = "model.embed_tokens.weight"
+KV = {"kv_cache_memory_bytes": 1 << 30}
+QUICK = {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}}
+"""CUDA graphs without torch.compile: a start in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`llm`: arguments of vllm.LLM; `env`: on top of the runner's; `compare`: the run whose tokens these should be."""
+
+    name: str
+    llm: dict[str, Any]
+    steps: list[list[Any]]
+    env: dict[str, str] = field(default_factory=dict)
+    compare: str = ""
+
+
+def document(folder: Path, shape: Shape, cold: int, scattered: bool = True, tensors: tuple[str, ...] = ()) -> Path:
+    """A residency document with `cold` experts of each layer: scattered ones, or the last ones."""
+    chance, experts = random.Random(3), range(shape.experts)
+    chosen = {
+        layer: tuple(sorted(chance.sample(experts, cold))) if scattered else tuple(experts[-cold:])
+        for layer in range(shape.layers)
+    }
+    residency = Residency("sha256:bench", "bench", shape.layers, shape.experts, shape.top_k, 1, chosen, {}, tensors)
+    path = folder / f"{shape.hidden}-{shape.layers}-{cold}-{'scattered' if scattered else 'last'}.json"
+    path.write_text(text(residency))
+    return path
+
+
+def equal(folder: Path, methods: tuple[str, ...], runner_v2: bool) -> list[Run]:
+    """Tokens with a plan and without, scattered cold experts, every listed method."""
+    file = {FILE: str(document(folder, SMALL, SMALL.experts * 3 // 10, tensors=(EMBEDDING,)))}
+    runs = []
+    for method in methods:
+        model = str(checkpoint(folder / method, method))
+        llm = _llm(model, moe_backend=BACKENDS[method], max_num_batched_tokens=4096, **KV, **QUICK)
+        env = {"VLLM_USE_V2_MODEL_RUNNER": "1"} if runner_v2 else {}
+        name = f"{method}-v2" if runner_v2 else method
+        live = [["tokens"], ["while_following", 600], ["swaps"], ["rpc", "placed", "placed"]]
+        runs += [
+            Run(f"{name}-stock", llm, [["tokens"]], env),
+            Run(f"{name}-stock-again", llm, [["tokens"]], env, f"{name}-stock"),
+            Run(f"{name}-placed", llm | {"worker_cls": PLACED}, live, env | file, f"{name}-stock"),
+            Run(f"{name}-all-vram", llm | {"worker_cls": ALL_VRAM}, [["tokens"]], env | file, f"{name}-placed"),
+            Run(f"{name}-unmapped", llm | {"worker_cls": UNMAPPED}, [["tokens"]], env | file, f"{name}-stock"),
+        ]
+    return runs
+
+
+def pace(folder: Path, names: tuple[str, ...]) -> list[Run]:
+    """Decode and prefill with the same share of expert bytes on the host: ours, vLLM's two offloads, and none."""
+    return [run for run in _pace(folder) if run.name in names]
+
+
+def _pace(folder: Path) -> list[Run]:
+    llm = _llm(
+        str(config(folder / "middle", MIDDLE)),
+        load_format="dummy",
+        moe_backend="triton",
+        max_num_batched_tokens=16_384,
+        max_model_len=16_640,
+        kv_cache_memory_bytes=3 << 30,
+    )
+    env = {"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": STRATEGY, ENLIVEN: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    even = [["rpc", "", "skew", 0], ["decode", "even"], ["prefill", "even_prefill"]]
+    skewed = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
+    in_place = [["rpc", "", "stage_above", 1 << 30], ["prefill", "even_prefill_in_place"]]
+    staged = [["rpc", "", "stage_above", STAGING_TOKENS]]
+    counted = [["rpc", "", "cold_visits"], ["decode", "even_counted"], ["rpc", "cold_visits", "cold_visits"]]
+    ours = [*even, *counted, *in_place, *staged, *skewed, ["rpc", "copy_rate", "copy_rate"]]
+    runs = [Run("stock", llm | {"worker_cls": STOCK}, [*even, *skewed], env)]
+    for share, cold in SHARES.items():
+        every, off = LAYERS_OFF[share]
+        gib = round(MIDDLE.expert_bytes * off / every / (1 << 30) - 0.01, 3)
+        uva = {"offload_backend": "uva", "cpu_offload_gb": gib, "cpu_offload_params": ["experts"]}
+        prefetch = {"offload_group_size": every, "offload_num_in_group": off, "offload_prefetch_step": 1}
+        prefetch |= {"offload_backend": "prefetch", "offload_params": ["w13_weight", "w2_weight"]}
+        file = {FILE: str(document(folder, MIDDLE, cold, scattered=False)), FOLLOW: "0"}
+        runs += [
+            Run(f"ours-{share}", llm | {"worker_cls": PLACED}, ours, env | file),
+            Run(f"uva-{share}", llm | {"worker_cls": STOCK} | uva, [*even, *skewed], env),
+            Run(f"prefetch-{share}", llm | {"worker_cls": STOCK} | prefetch, [*even, *skewed], env),
+        ]
+    file = {FILE: str(document(folder, MIDDLE, SHARES["30"], scattered=False)), FOLDER: str(folder)}
+    shift = [["rpc", "", "skew", ZIPF], ["follow_shift", ZIPF, 25, 60, MIDDLE.experts // 2]]
+    exact = [["rpc", "", "skew", ZIPF, MIDDLE.experts // 2], ["while_following", 600], ["swaps"]]
+    placed = llm | {"worker_cls": PLACED}
+    return [*runs, Run("shift", placed, shift, env | file), Run("exact", placed, exact, env | file)]
+
+
+def fits(folder: Path) -> list[Run]:
+    """A model with more weight bytes than the card has."""
+    llm = _llm(str(config(folder / "huge", HUGE)), load_format="dummy", moe_backend="triton")
+    llm |= {"gpu_memory_utilization": 0.92}
+    file = {FILE: str(document(folder, HUGE, HUGE.experts * 3 // 10))}
+    steps = [["decode", "even"], ["rpc", "placed", "placed"], ["rpc", "vram", "vram"]]
+    return [Run("huge-stock", llm, [["tokens"]]), Run("huge-placed", llm | {"worker_cls": PLACED}, steps, file)]
+
+
+def _llm(model: str, **named: Any) -> dict[str, Any]:
+    common = {"max_model_len": 8192, "gpu_memory_utilization": 0.3, "max_num_seqs": 4, "seed": 0}
+    plain = {"enable_prefix_caching": False, "skip_tokenizer_init": True}
+    return {"model": model} | common | plain | named

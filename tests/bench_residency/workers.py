@@ -1,0 +1,197 @@
+"""Workers for measuring, loaded by vLLM: its own and ours, with a skewed router and a look inside. Touches the card."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any, ClassVar
+
+import torch
+from moe_residency import resident
+from moe_residency.driver import CudaDriver, Place
+from moe_residency.worker import ResidentWorker
+from vllm.compilation.counter import compilation_counter
+from vllm.model_executor.layers.fused_moe.router.routing_simulator_router import RoutingSimulator, RoutingStrategy
+from vllm.v1.worker.gpu_worker import Worker
+
+from tests.bench_residency.workers_named import ENLIVEN, STRATEGY
+
+STD = 0.03
+
+
+class Skewed(RoutingStrategy):  # type: ignore[misc]
+    """Top-k of the router's logits and a vector on the card that is rewritten in place."""
+
+    vector: ClassVar[torch.Tensor | None] = None
+
+    def route_tokens(
+        self,
+        hidden_states: torch.Tensor,
+        router_logits: torch.Tensor,
+        top_k: int,
+        indices_type: torch.dtype | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights float32 and ids, both [tokens, top-k]."""
+        if Skewed.vector is None:
+            Skewed.vector = torch.zeros(router_logits.shape[-1], device=router_logits.device)
+        found, ids = torch.topk(router_logits.float() + Skewed.vector, top_k, dim=-1)
+        return torch.softmax(found, -1), ids.to(indices_type or torch.int32)
+
+
+RoutingSimulator.register_strategy(STRATEGY, Skewed())
+
+
+class Seen:
+    """What both kinds of worker are asked for by collective_rpc."""
+
+    def load_model(self, **named: Any) -> None:
+        """As the worker does."""
+        super().load_model(**named)  # type: ignore[misc]
+        if os.environ.get(ENLIVEN):
+            chance = torch.Generator(device="cuda").manual_seed(11)
+            for name, parameter in self.model_runner.get_model().named_parameters():  # type: ignore[attr-defined]
+                if "norm" in name:
+                    parameter.data.fill_(1.0)
+                elif any(part in name for part in ("mlp.gate.weight", "embed_tokens", "self_attn", "lm_head")):
+                    parameter.data.normal_(0, STD, generator=chance)
+            torch.cuda.synchronize()
+
+    @torch.inference_mode()
+    def skew(self, exponent: float, shift: int = 0) -> None:
+        """Zipf over experts: expert `shift` is the most visited one. 0 = as the router says."""
+        assert Skewed.vector is not None
+        count = len(Skewed.vector)
+        places = torch.arange(count, device=Skewed.vector.device)
+        Skewed.vector[(places + shift) % count] = -exponent * torch.log(1.0 + places)
+        torch.cuda.synchronize()
+
+    def captured(self) -> int:
+        """CUDA graphs so far."""
+        return int(compilation_counter.num_cudagraph_captured)
+
+    def vram(self) -> int:
+        """Bytes in use on the card."""
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free)
+
+
+class StockWorker(Seen, Worker):  # type: ignore[misc]
+    """vLLM's own."""
+
+
+class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
+    """Ours."""
+
+    def placed(self) -> dict[str, int]:
+        """Bytes: expert weights on the card and on the host, staging; and layers."""
+        ranges, placing = self._resident.ranges, self._resident.placing
+        return {
+            "card": ranges.device_bytes + placing.plain_bytes,
+            "host": ranges.host_bytes,
+            "staging": ranges.staging_bytes,
+            "layers": len(placing.layers),
+        }
+
+    def stage_above(self, tokens: int) -> None:
+        """Another limit for staging."""
+        self._resident._staging.above = tokens
+
+    def follow(self, is_on: bool) -> None:
+        """Whether rows may be exchanged."""
+        self._resident._is_warm = is_on
+
+    def following(self) -> dict[str, float]:
+        """Exchanges so far, and the share of visits to cold experts now and under the best placement for the rates."""
+        live = self._resident._live
+        known = live._decider._following
+        every = sum(map(sum, known.rates.visits.values())) or 1.0
+        best = sum(
+            sum(sorted(known.rates.visits[layer])[: len(cold)])
+            for layer, cold in known.residency.cold.items()
+            if layer in known.rates.visits
+        )
+        now = known.rates.cold_share(known.cold(live._orders()))
+        return {"swapped": known.swapped, "tokens": known.tokens, "now": now, "best": best / every}
+
+    @torch.inference_mode()
+    def cold_visits(self) -> tuple[int, int]:
+        """Visits to cold rows and to all, since the last call; only where nothing follows."""
+        torch.cuda.synchronize()
+        counters, layers = self._resident.counters, sorted(self._resident.placing.layers.items())
+        counted = counters.loads.tolist()
+        counters.loads.zero_()
+        cold = every = 0
+        for row, (number, placed) in zip(counted, layers, strict=True):
+            end = len(placed.rows)
+            cold += sum(row[end - len(self._residency.cold_of(number)) : end])
+            every += sum(row[:end])
+        return cold, every
+
+    @torch.inference_mode()
+    def digests(self) -> dict[int, list[int]]:
+        """Of each layer and logical expert a sum over the bytes of all its rows that depends on their order."""
+        torch.cuda.synchronize()
+        found = {}
+        for layer, rows in self._resident._live._rows.items():
+            places = self._resident.placing.layers[layer].places
+            assert rows.places[:, 0].tolist() == list(places)
+            sums = torch.zeros(len(places), dtype=torch.int64, device=self.device)
+            for parameter in rows.parameters:
+                weights = torch.arange(parameter.shape[1], device=self.device) % 8191 + 1
+                each = [(parameter[place].to(torch.int64) * weights).sum() for place in places]
+                sums = sums * 1_000_003 + torch.stack(each)
+            found[layer] = sums.tolist()
+        return found
+
+    def swap_at_random(self, count: int, seed: int) -> None:
+        """Have the next steps carry out `count` exchanges of any hot and any cold expert."""
+        live, chance = self._resident._live, random.Random(seed)
+        orders = {layer: list(live._placed[layer].rows) for layer in live._rows}
+        for _ in range(count):
+            layer = chance.choice(list(orders))
+            order, cold = orders[layer], len(self._residency.cold_of(layer))
+            here, there = chance.randrange(len(order) - cold), len(order) - 1 - chance.randrange(cold)
+            live._left.append((layer, order[here], order[there]))
+            order[here], order[there] = order[there], order[here]
+
+    def swaps_left(self) -> int:
+        """Not carried out yet."""
+        return len(self._resident._live._left)
+
+    def copy_rate(self) -> float:
+        """Of the copy engine from the host's pages to VRAM, bytes/s."""
+        staging = self._resident._staging
+        copy = max((copy for copies in staging._copies.values() for copy in copies), key=lambda one: one.size)
+        for _ in range(2):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            staging._lane.copy_behind_model([copy] * 8).synchronize()
+            seconds = time.perf_counter() - began
+        return 8 * copy.size / seconds
+
+
+class UnmappedWorker(PlacedWorker):
+    """The control: rows are permuted and ids are not, so that tokens must differ."""
+
+    def load_model(self, **named: Any) -> None:
+        """As ours does, then the map says that nothing moved."""
+        super().load_model(**named)
+        for runner in self._at_vllm.routed(self.vllm_config):
+            places = runner.router.eplb_state.logical_to_physical_map
+            places.copy_(torch.arange(len(places), device=places.device)[:, None])
+
+
+class _VramDriver(CudaDriver):
+    def create(self, size: int, place: Place) -> int:
+        return super().create(size, Place(False, torch.cuda.current_device()))
+
+
+class AllVramWorker(PlacedWorker):
+    """Rows as ours has them, all pages in VRAM: a difference to ours is the memory's, one to vLLM's the order's."""
+
+    def init_device(self) -> None:
+        """As ours does."""
+        resident.CudaDriver = _VramDriver
+        super().init_device()
