@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from tests.bench_residency import workers_named
-from tests.bench_residency.comparing import agreement
+from tests.bench_residency.comparing import agreement, ratio
 
 
 def test_tokens_are_compared_place_by_place() -> None:
@@ -26,3 +26,9 @@ def test_the_workers_that_runs_name_are_there() -> None:
     named = {workers_named.STOCK, workers_named.PLACED, workers_named.UNMAPPED, workers_named.ALL_VRAM}
     assert {name.rpartition(".")[2] for name in named} <= classes
     assert {name.rpartition(".")[0] for name in named} == {"tests.bench_residency.workers"}
+
+
+def test_pairs_of_boots_are_compared_by_their_ratios_with_an_honest_interval() -> None:
+    assert ratio([(80.0, 100.0), (160.0, 200.0)]) == "0.800 (95 %: 0.800 to 0.800, 2 pairs of boots)"
+    wide = ratio([(80.0, 100.0), (100.0, 100.0), (64.0, 100.0), (80.0, 100.0), (80.0, 100.0)])
+    assert wide == "0.800 (95 %: 0.658 to 0.973, 5 pairs of boots)"

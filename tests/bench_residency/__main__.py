@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.bench_residency.comparing import agreement
+from tests.bench_residency.comparing import agreement, ratio
 from tests.bench_residency.models import BACKENDS
-from tests.bench_residency.runs import SHARES, Run, equal, fits, pace
+from tests.bench_residency.runs import PAIRS, SHARES, Run, equal, fits, pace, paired
 
 ROOT = Path(__file__).parents[2]
 TAIL = 1500
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         runs = _groups(args.folder)[group]()
         with ThreadPoolExecutor(args.at_once if group.startswith("equal") else 1) as pool:
             list(pool.map(bench.run, runs))
-        for line in bench.agreements(runs):
+        for line in [*bench.agreements(runs), *(bench.costs() if group == "paired" else ())]:
             print(line, flush=True)
     return int(any("error" in found for found in bench.found.values()))
 
@@ -51,6 +51,7 @@ def _groups(folder: Path) -> dict[str, Callable[[], list[Run]]]:
     made: dict[str, Callable[[], list[Run]]] = {
         "fits": lambda: fits(folder),
         "follow": paced("exact", "shift"),
+        "paired": lambda: paired(folder),
         "pace": paced("stock", *(f"{how}-{share}" for share in SHARES for how in ("ours", "uva", "prefetch"))),
     }
     for share in SHARES:
@@ -107,6 +108,14 @@ class Bench:
         for run in runs:
             if run.compare:
                 yield f"{run.name} against {run.compare}: {agreement(self.found[run.name], self.found[run.compare])}"
+
+    def costs(self) -> Iterator[str]:
+        """Ours to stock, over pairs of boots that both came to their end."""
+        both = [(self.found[f"pair-{pair}-ours-30"], self.found[f"pair-{pair}-stock"]) for pair in range(PAIRS)]
+        for what in ("skewed", "skewed_prefill"):
+            whole = [(ours[what], stock[what]) for ours, stock in both if what in ours and what in stock]
+            for key in whole[0][0] if len(whole) > 1 else ():
+                yield f"{what} {key}: {ratio([(ours[key], stock[key]) for ours, stock in whole])}"
 
     def _environ(self, run: Run) -> dict[str, str]:
         cache = {

@@ -4,7 +4,7 @@ checkpoints and documents that a run needs, made in a folder."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,21 @@ def fits(folder: Path) -> list[Run]:
     file = {FILE: str(document(folder, HUGE, HUGE.experts * 3 // 10))}
     steps = [["decode", "even"], ["rpc", "placed", "placed"], ["rpc", "vram", "vram"]]
     return [Run("huge-stock", llm, [["tokens"]]), Run("huge-placed", llm | {"worker_cls": PLACED}, steps, file)]
+
+
+PAIRS = 5
+
+
+def paired(folder: Path) -> list[Run]:
+    """What offload costs a machine that holds everything: boots of stock and of ours, interleaved as ABBA BAAB."""
+    named = {run.name: run for run in _pace(folder)}
+    stock, ours = named["stock"], named["ours-30"]
+    steps = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
+    runs = []
+    for pair in range(PAIRS):
+        both = [replace(run, name=f"pair-{pair}-{run.name}", steps=steps) for run in (stock, ours)]
+        runs += both if pair % 2 == 0 else both[::-1]
+    return runs
 
 
 def _llm(model: str, **named: Any) -> dict[str, Any]:
