@@ -5,9 +5,13 @@ packaging/residency builds this folder as the distribution `moe-residency` (impo
 
     vllm serve MODEL --worker-cls moe_residency.worker.ResidentWorker     with MOE_RESIDENCY_FILE=FILE
 
-FILE is what `moe-appliance plan export PLAN --to residency` writes. Modules, from the outside in: worker (vLLM's worker
-class), placing (which parameter goes where), vllm_0_26 (all that hangs on vLLM's version), tensors (torch), vmm (a
-range of two memories), driver (CUDA), document and layout (pure).
+FILE is what `moe-appliance plan export PLAN --to residency` writes; options.py says what else the environment may say.
+Modules, from the outside in:
+- worker (vLLM's worker class), resident (all of one rank's work), vllm_0_26 (all that hangs on vLLM's version), ending;
+- placing and whole (which parameter goes where), tensors (torch), vmm (a range of two memories), driver (CUDA);
+- staging and lane (cold rows for long steps);
+- live (following traffic, step by step), counters, exchange, following and policy (what to exchange), deciding (files);
+- document, options, layout, decided, errors: pure, as staging, following and policy are.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """What the deciding rank makes of the counts: swaps, and files for the operator. Touches one folder.
 
-Three files, each replaced at once, each readable by its owner only:
-- counts.json: all visits since the start, as `moe-appliance plan make --from-stats` reads them;
+Three files, each replaced at once, each readable by its owner only, each written anew when a reading comes and the last
+one is `WRITE_S` old:
+- counts.json: all visits since the start, as `moe-appliance plan make --from-stats` reads them; not where a layer has a
+  router that does not count;
 - learned.json: the document with the experts that are cold now;
 - figures.json: what the last reading says, for the page.
-A file that cannot be written is told once; residency goes on without it.
+What an engine before this one wrote is removed. A folder that takes nothing is told once, and tried again.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,20 +29,32 @@ if TYPE_CHECKING:  # it needs torch
     from .counters import Reading
 
 COUNTS, LEARNED, FIGURES = "counts.json", "learned.json", "figures.json"
-COUNTS_SCHEMA = "moe-appliance.routing-stats/1"
 PRIVATE_MODE = 0o600
+WRITE_S = 10.0
+"""The page looks that often."""
+COUNTS_SCHEMA = "moe-appliance.routing-stats/1"
 FIGURES_SCHEMA = "moe-appliance.residency-figures/1"
 
 
 class Deciding:
     """A live.Decides. `layers`: the number of the layer that each row of the counts is of; draft layers are None.
-    `folder`: None = nothing is written."""
+    `folder`: None = nothing is written. `clock`: seconds."""
 
-    def __init__(self, following: Following, layers: Sequence[int | None], folder: Path | None) -> None:
-        self._following, self._layers, self._folder = following, layers, folder
+    def __init__(
+        self,
+        following: Following,
+        layers: Sequence[int | None],
+        folder: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._following, self._layers, self._folder, self._clock = following, layers, folder, clock
+        self._written_at = -WRITE_S
+        self._is_told = False
         if folder is not None:
-            for name in (COUNTS, LEARNED, FIGURES):
-                (folder / name).unlink(missing_ok=True)  # what an engine before this one wrote is not about this one
+            with self._told():
+                for name in (COUNTS, LEARNED, FIGURES):
+                    (folder / name).unlink(missing_ok=True)
+                    _unfinished(folder / name).unlink(missing_ok=True)
 
     def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
         """Raises nothing that is foreseen."""
@@ -47,19 +62,26 @@ class Deciding:
         visits = {layer: row[: len(then[layer])] for layer, row in counted if layer is not None and layer in then}
         figures = self._following.hear(reading.tokens, seconds, visits, then)
         found = self._following.decide(seconds, now)
-        if self._folder is not None and figures.tokens:
-            try:
+        if self._folder is not None and figures.tokens and self._clock() >= self._written_at + WRITE_S:
+            self._written_at = self._clock()
+            with self._told():
                 self._write(self._folder, figures, now)
-            except OSError as error:
-                sys.stderr.write(f"{SAYS}: {self._folder}: figures are no longer written: {error}\n")
-                self._folder = None
         return [(swap.layer, swap.hot, swap.cold) for swap in found]
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._is_told:
+                sys.stderr.write(f"{SAYS}: {self._folder}: what is learned cannot be written: {error}\n")
+            self._is_told = True
 
     def _write(self, folder: Path, figures: Figures, now: Orders) -> None:
         following = self._following
         residency = following.residency
         counts = {str(layer): visits for layer, visits in sorted(following.totals.items())}
-        if all(map(any, counts.values())):  # else one has no router that counts
+        if all(map(any, counts.values())):
             stats = {"schema": COUNTS_SCHEMA, "model": residency.model, "tokens": following.tokens, "counts": counts}
             _replace(folder / COUNTS, json.dumps(stats))
         learned = replace(
@@ -71,7 +93,11 @@ class Deciding:
 
 
 def _replace(path: Path, content: str) -> None:
-    made = path.with_name(f".{path.name}")
+    made = _unfinished(path)
     made.touch(PRIVATE_MODE)
     made.write_text(content)
     made.replace(path)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}")

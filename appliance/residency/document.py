@@ -2,7 +2,7 @@
 
 It is what `moe-appliance plan export --to residency` writes. Rules:
 - A key that is missing, unknown or of another type is refused with its name.
-- What it says of the model (layers, experts, top-k, TP) is compared with the model by placing.py.
+- What it says of the model (layers, experts, top-k, TP) is compared with the model by decided.py.
 """
 
 from __future__ import annotations

@@ -59,6 +59,11 @@ def pages_of(row_bytes: int, rows: int, cold: int) -> Pages | None:
     return Pages(device, _pages(rows * row_bytes) - device)
 
 
+def in_pages(count: int) -> int:
+    """`count` bytes in whole pages, bytes."""
+    return _pages(count) * PAGE_BYTES
+
+
 def _pages(count: int) -> int:
     return -(-count // PAGE_BYTES)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .decided import Shape, check_layer, host_pages, per_expert, per_expert_weights
+from .decided import Shape, host_pages, per_expert, per_expert_weights
 from .document import Residency
 from .errors import ResidencyError
 from .layout import places_of, rows_of
@@ -41,10 +41,10 @@ class Placed:
 
 
 class Placing:
-    """The layers of one rank, by number. `tp`: ranks that each expert is cut for."""
+    """The layers of one rank, by number."""
 
-    def __init__(self, residency: Residency, ranges: Ranges, tp: int) -> None:
-        self.residency, self.ranges, self.tp = residency, ranges, tp
+    def __init__(self, residency: Residency, ranges: Ranges) -> None:
+        self.residency, self.ranges = residency, ranges
         self.layers: dict[int, Placed] = {}
         self.plain_bytes = 0
 
@@ -56,9 +56,8 @@ class Placing:
             raise ResidencyError(f"{name}: {said}; this model cannot be placed: run without a plan")
         return placed
 
-    def built(self, number: int, name: str, experts: int, top_k: int, parameters: _Parameters) -> Placed:
+    def built(self, number: int, name: str, experts: int, parameters: _Parameters) -> Placed:
         """A layer's parameters exist and hold nothing yet. Raises ResidencyError."""
-        check_layer(self.residency, number, name, experts, top_k, self.tp)
         if number in self.layers:
             raise ResidencyError(f"{name} and {self.layers[number].name} are both layer {number}; run without a plan")
         placed = Placed(number, name, rows_of(experts, self.residency.cold_of(number)))

@@ -9,11 +9,10 @@ Rules:
    standard deviations of two counts, or even traffic would be swapped for ever.
 3. The one that pays most goes first, over all layers; never more bytes than the caller allows. A swap moves both rows
    over the link.
-4. An expert that has just moved rests for `rest_tokens`: rates are measured, and two that are close would go back and
-   forth.
-5. Counts whose share of visits to cold experts is half as much again as the rates say, and more than chance makes it,
+4. Counts whose share of visits to cold experts is half as much again as the rates say, and more than chance makes it,
    are other traffic: what was counted before then weighs a twentieth. Rates that look back far are exact but slow, and
-   this makes them quick when it matters.
+   this makes them quick when it matters. Not again for `other_tokens`: requests that each prefer other experts are one
+   traffic, and following each would move rows for nothing.
 Source: an exchange of two rows costs the link what two reads of a cold one cost. Numbers by simulation: 12 x 128
 experts of which a third is cold, top 8, Zipf of 1.2 and 0.7 shifted by half: within a tenth of the best placement after
 1,600 to 6,900 tokens; even traffic spends 0.2 % of its reads on exchanges.
@@ -25,26 +24,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
-from math import sqrt
-
-PAYS_HITS = 2.0
-SURE = 1.0
-HALF_LIFE_TOKENS = 6_000.0
-REST_TOKENS = 400.0
-OTHER_SHARE = 1.5
-OTHER_DEVIATIONS = 3.0
-OTHER_KEEPS = 0.05
+from math import inf, sqrt
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`pays_hits`: visits that a swap must save, and `sure` standard deviations on top, 0 = none; `half_life_tokens`:
-    after so many tokens a visit counts half; `rest_tokens`: how long one that moved stays where it is."""
+    after so many tokens a visit counts half. Other traffic: `other_share` times as many visits to cold experts as
+    expected and `other_deviations` on top; then what was counted weighs `other_keeps`, once in `other_tokens`."""
 
-    pays_hits: float = PAYS_HITS
-    sure: float = SURE
-    half_life_tokens: float = HALF_LIFE_TOKENS
-    rest_tokens: float = REST_TOKENS
+    pays_hits: float = 2.0
+    sure: float = 1.0
+    half_life_tokens: float = 6_000.0
+    other_share: float = 1.5
+    other_deviations: float = 3.0
+    other_keeps: float = 0.05
+    other_tokens: float = 3_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +59,17 @@ class Rates:
     policy: Policy
     visits: dict[int, list[float]] = field(default_factory=dict)
     weight: float = 0.0
-    tokens: float = 0.0
-    _moved: dict[tuple[int, int], float] = field(default_factory=dict)
+    _forgot_tokens_ago: float = inf
 
     def count(self, visits: Mapping[int, Sequence[int]], tokens: int) -> None:
         """`tokens` more, and which experts they visited, by layer and logical id; layers left out: none.  (1)"""
         keeps = 0.5 ** (tokens / self.policy.half_life_tokens)
         self.weight = self.weight * keeps + tokens
-        self.tokens += tokens
+        self._forgot_tokens_ago += tokens
         for layer in self.visits.keys() | visits.keys():
             counted = visits[layer] if layer in visits else [0] * len(self.visits[layer])
             before = self.visits.get(layer, [0.0] * len(counted))
             self.visits[layer] = [old * keeps + new for old, new in zip(before, counted, strict=True)]
-        self._moved = {who: at for who, at in self._moved.items() if self.tokens < at + self.policy.rest_tokens}
 
     def rate(self, layer: int, expert: int) -> float:
         """Visits a token; 0 before any was counted."""
@@ -90,23 +83,18 @@ class Rates:
         return there / everything if everything else 0.0
 
     def is_other(self, cold_visits: int, visits: int, cold: Mapping[int, Sequence[int]]) -> bool:
-        """Whether counts with so many visits, so many of them to `cold`, are not the traffic of these rates.  (5)"""
+        """Whether counts with so many visits, so many of them to `cold`, are not the traffic of these rates.  (4)"""
+        if not self.weight or self._forgot_tokens_ago < self.policy.other_tokens:
+            return False
         expected = self.cold_share(cold) * visits
-        return self.weight > 0 and cold_visits > OTHER_SHARE * expected + OTHER_DEVIATIONS * sqrt(max(1.0, expected))
+        chance = self.policy.other_deviations * sqrt(max(1.0, expected))
+        return cold_visits > self.policy.other_share * expected + chance
 
     def forget(self) -> None:
-        """What was counted so far is of other traffic.  (5)"""
-        self.weight *= OTHER_KEEPS
-        self.visits = {layer: [old * OTHER_KEEPS for old in counted] for layer, counted in self.visits.items()}
-
-    def rests(self, layer: int, expert: int) -> bool:
-        """Whether it moved a short while ago.  (4)"""
-        return (layer, expert) in self._moved
-
-    def moved(self, swaps: Sequence[Swap]) -> None:
-        """These were carried out."""
-        for swap in swaps:
-            self._moved[swap.layer, swap.hot] = self._moved[swap.layer, swap.cold] = self.tokens
+        """What was counted so far is of other traffic.  (4)"""
+        keeps, self._forgot_tokens_ago = self.policy.other_keeps, 0.0
+        self.weight *= keeps
+        self.visits = {layer: [old * keeps for old in counted] for layer, counted in self.visits.items()}
 
 
 def swaps(rates: Rates, cold: Mapping[int, Sequence[int]], row_bytes: int, most_bytes: int) -> tuple[Swap, ...]:
@@ -120,7 +108,7 @@ def swaps(rates: Rates, cold: Mapping[int, Sequence[int]], row_bytes: int, most_
 def _ranked(rates: Rates, layer: int, experts: Sequence[int]) -> list[Swap]:
     """A layer's swaps that pay: the most visited cold expert for the least visited hot one, and so on."""
     cold, policy = set(experts), rates.policy
-    here = [expert for expert in range(len(rates.visits[layer])) if not rates.rests(layer, expert)]
+    here = range(len(rates.visits[layer]))
     wanted = sorted((one for one in here if one in cold), key=lambda one: (-rates.rate(layer, one), one))
     unwanted = sorted((one for one in here if one not in cold), key=lambda one: (rates.rate(layer, one), one))
     found = []

@@ -87,6 +87,7 @@ class Ranges:
     def scratch(self, count: int, device: torch.device) -> torch.Tensor:
         """`count` bytes of VRAM that the engine's own account sees: what torch allocates once the weights were measured
         stands in nobody's. Raises ResidencyError."""
+        torch.cuda.empty_cache()
         pages = Pages(-(-count // PAGE_BYTES), 0)
         made = mapped(self._driver, pages, self._card, self._node)
         self._staging.append(made.free)

@@ -21,9 +21,11 @@ from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
-from .decided import layer_of
+from .decided import check_layer, layer_of
+from .ending import ending
 from .errors import ResidencyError
 from .placing import Placed, Placing
+from .resident import Steps
 from .staging import Staging
 
 METHODS: Mapping[str, tuple[str, str, str]] = {
@@ -109,10 +111,11 @@ def _place(experts: RoutedExperts, placing: Placing) -> None:
     number = layer_of(experts.layer_name, placing.residency.layers)
     if placing.residency.cold_of(number):
         check_method(experts.layer_name, experts.quant_method)
-    if (tp := experts.moe_config.moe_parallel_config.tp_size) != placing.tp:
-        raise ResidencyError(f"{experts.layer_name} is cut for {tp} ranks of {placing.tp}; run without a plan")
-    parameters = dict(experts.named_parameters(recurse=False))
-    placed = placing.built(number, experts.layer_name, experts.local_num_experts, experts.top_k, parameters)
+    tp = experts.moe_config.moe_parallel_config.tp_size
+    check_layer(placing.residency, number, experts.layer_name, experts.local_num_experts, experts.top_k, tp)
+    placed = placing.built(
+        number, experts.layer_name, experts.local_num_experts, dict(experts.named_parameters(recurse=False))
+    )
     _wrap(experts, placing, placed)
 
 
@@ -176,18 +179,24 @@ def direct(
 
 def stage(runner: MoERunner, staging: Staging, layer: int, aliases: Mapping[int, torch.Tensor]) -> None:
     """Have a layer's long steps compute with `aliases` of its weights, by the address of what they stand for. All known
-    methods end in their kernel's `apply`, and pass the weights at each call (fused_moe/modular_kernel.py)."""
-    kernel = runner.routed_experts.quant_method.moe_kernel
+    methods end in their kernel's `apply`, and pass the layer's own weights at each call
+    (fused_moe/modular_kernel.py). Raises ResidencyError for a layer whose weights are others."""
+    experts = runner.routed_experts
+    kernel = experts.quant_method.moe_kernel
     apply = kernel.apply
+    if set(aliases) - {experts.w13_weight.data_ptr(), experts.w2_weight.data_ptr()}:
+        raise ResidencyError(f"{runner.layer_name}: its kernel is given other weights; run without a plan")
 
     def staged(hidden_states: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        if not staging.before(layer, len(hidden_states)):
+        with ending():
+            is_staged = staging.before(layer, len(hidden_states))
+        if not is_staged:
             return apply(hidden_states, w1, w2, *rest, **named)
         w1, w2 = (aliases.get(weight.data_ptr(), weight) for weight in (w1, w2))
-        try:
-            return apply(hidden_states, w1, w2, *rest, **named)
-        finally:
+        found = apply(hidden_states, w1, w2, *rest, **named)
+        with ending():
             staging.after(layer)
+        return found
 
     kernel.apply = staged
 
@@ -198,6 +207,7 @@ def agreed(value: Any) -> Any:
     return value if group.world_size == 1 else group.broadcast_object(value, src=0)
 
 
-def largest_graph(config: VllmConfig) -> int:
-    """Tokens of the largest CUDA graph: up to so many, which tensors are read was settled when it was captured."""
-    return config.compilation_config.max_cudagraph_capture_size or 0
+def steps_of(config: VllmConfig) -> Steps:
+    """How long steps are."""
+    graph = config.compilation_config.max_cudagraph_capture_size or 0
+    return Steps(graph, config.scheduler_config.max_num_batched_tokens)

@@ -30,11 +30,6 @@ class MixedRange:
     _give_back: Callable[[], None]
 
     @property
-    def size(self) -> int:
-        """Bytes that may be read and written."""
-        return self.pages.device_bytes + self.pages.host_bytes
-
-    @property
     def host_address(self) -> int:
         """Where the host's pages begin."""
         return self.address + self.pages.device_bytes

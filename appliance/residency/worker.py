@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import torch
@@ -19,7 +20,8 @@ from vllm.v1.worker.gpu_worker import Worker
 
 from .decided import VLLM, check_model, check_versions
 from .document import load
-from .errors import SAYS, ResidencyError
+from .ending import ending
+from .errors import ResidencyError
 from .options import options
 from .resident import Resident
 
@@ -53,16 +55,18 @@ class ResidentWorker(Worker):  # type: ignore[misc]
     def init_device(self) -> None:
         """As vLLM does; then there is a card to place on."""
         super().init_device()
-        tp = self.vllm_config.parallel_config.tensor_parallel_size
-        self._resident = Resident(self._residency, self._options, self._at_vllm, self.device, self.rank, tp)
+        self._resident = Resident(self._residency, self._options, self._at_vllm, self.device, self.rank)
 
     def load_model(self, **named: Any) -> None:
-        """As vLLM does, layers placed as they are built; then the rest, before all profiling."""
-        with self._at_vllm.placed_by(self._resident.placing):
-            super().load_model(**named)
-        runners = self._at_vllm.routed(self.vllm_config)
-        largest = self._at_vllm.largest_graph(self.vllm_config)
-        line = self._resident.loaded(self.model_runner.get_model(), runners, largest)
+        """As vLLM does, layers placed as they are built; then the rest, before all profiling. What fails gives the
+        ranges back: an engine in the caller's own process would keep them."""
+        with ExitStack() as failed:
+            failed.callback(self._resident.close)
+            with self._at_vllm.placed_by(self._resident.placing):
+                super().load_model(**named)
+            runners, steps = self._at_vllm.routed(self.vllm_config), self._at_vllm.steps_of(self.vllm_config)
+            line = self._resident.loaded(self.model_runner.get_model(), runners, steps)
+            failed.pop_all()
         sys.stderr.write(
             f"{line}\n"
         )  # not by vLLM's logger: a level or a configuration of the operator's may silence it
@@ -75,20 +79,18 @@ class ResidentWorker(Worker):  # type: ignore[misc]
         return done
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """One step. An error of ours ends the process: of ranks other than the first vLLM would only log it, and the
-        next all-reduce would hang."""
-        try:
+        """One step."""
+        with ending():
             self._resident.step(scheduler_output.total_num_scheduled_tokens)
-        except (ResidencyError, RuntimeError) as error:
-            sys.stderr.write(f"{SAYS}: rank {self.rank}: {type(error).__name__}: {error}\n")
-            raise SystemExit(1) from error
         return super().execute_model(scheduler_output)
 
     def shutdown(self) -> None:
         """As vLLM does; then the ranges go, when nothing runs on them any more."""
-        super().shutdown()
-        if resident := getattr(self, "_resident", None):
-            resident.close()
+        try:
+            super().shutdown()
+        finally:
+            if resident := getattr(self, "_resident", None):
+                resident.close()
 
     sleep, wake_up = _refused("sleep"), _refused("wake_up")
     update_config, reload_weights = _refused("update_config"), _refused("reload_weights")

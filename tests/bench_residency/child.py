@@ -19,6 +19,7 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 
+from tests.bench_residency.comparing import agreement
 from tests.bench_residency.models import VOCABULARY
 
 GREEDY_TOKENS = 48
@@ -61,10 +62,16 @@ class Child:
         if name:
             self.found[name] = answer
 
-    def tokens(self) -> None:
-        """Greedy answers to short and long prompts."""
-        self.found["tokens"] = [self._greedy(prompt_of(size, size), GREEDY_TOKENS) for size in SHORT]
-        self.found["long_tokens"] = [self._greedy(prompt_of(size, size), GREEDY_TOKENS // 2) for size in LONG]
+    def tokens(self, after: str = "") -> None:
+        """Greedy answers to short and long prompts; `after` what happened in between, they are compared with those of
+        the first call."""
+        short = [self._greedy(prompt_of(size, size), GREEDY_TOKENS) for size in SHORT]
+        long = [self._greedy(prompt_of(size, size), GREEDY_TOKENS // 2) for size in LONG]
+        answers = {"tokens": short, "long_tokens": long}
+        if after:
+            self.found[f"after_{after}"] = agreement(self.found, answers)
+        else:
+            self.found |= answers
 
     def while_following(self, tokens: int) -> None:
         """The same answer while rows stay, and while they follow traffic."""
@@ -83,7 +90,8 @@ class Child:
         while self._rpc("swaps_left"):
             self._greedy(prompt_of(40, 9), 40)
         experts = sum(map(len, before.values()))
-        self.found["swaps"] = {"swaps": SWAPS, "experts": experts, "equal": before == self._rpc("digests")}
+        is_equal, staged = before == self._rpc("digests"), self._rpc("staged_rows_equal")
+        self.found["swaps"] = {"swaps": SWAPS, "experts": experts, "equal": is_equal, "staged_equal": staged}
 
     def decode(self, name: str) -> None:
         """Tokens/s of each of 1, 2 and 4 streams, by the median gap."""

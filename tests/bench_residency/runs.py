@@ -57,7 +57,7 @@ def equal(folder: Path, methods: tuple[str, ...], runner_v2: bool) -> list[Run]:
         llm = _llm(model, moe_backend=BACKENDS[method], max_num_batched_tokens=4096, **KV, **QUICK)
         env = {"VLLM_USE_V2_MODEL_RUNNER": "1"} if runner_v2 else {}
         name = f"{method}-v2" if runner_v2 else method
-        live = [["tokens"], ["while_following", 600], ["swaps"], ["rpc", "placed", "placed"]]
+        live = [["tokens"], ["while_following", 600], ["swaps"], ["tokens", "swaps"], ["rpc", "placed", "placed"]]
         runs += [
             Run(f"{name}-stock", llm, [["tokens"]], env),
             Run(f"{name}-stock-again", llm, [["tokens"]], env, f"{name}-stock"),
@@ -118,11 +118,11 @@ def fits(folder: Path) -> list[Run]:
     return [Run("huge-stock", llm, [["tokens"]]), Run("huge-placed", llm | {"worker_cls": PLACED}, steps, file)]
 
 
-PAIRS = 5
+PAIRS = 6
 
 
 def paired(folder: Path) -> list[Run]:
-    """What offload costs a machine that holds everything: boots of stock and of ours, interleaved as ABBA BAAB."""
+    """What offload costs a machine that holds everything: boots of stock and of ours, interleaved as AB BA AB BA ..."""
     named = {run.name: run for run in _pace(folder)}
     stock, ours = named["stock"], named["ours-30"]
     steps = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]

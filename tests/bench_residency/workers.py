@@ -145,6 +145,20 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
             found[layer] = sums.tolist()
         return found
 
+    @torch.inference_mode()
+    def staged_rows_equal(self) -> bool:
+        """Whether each layer's alias, once staged, shows the bytes of its own range."""
+        staging, equal = self._resident._staging, True
+        for layer, copies in staging._copies.items():
+            staging.before(layer, staging.above + 1)
+            torch.cuda.synchronize()
+            for copy in copies:
+                target, source = (_bytes_at(at, copy.size, self.device) for at in (copy.target, copy.source))
+                equal &= bool((target == source).all())
+            staging.after(layer)
+        torch.cuda.synchronize()
+        return equal
+
     def swap_at_random(self, count: int, seed: int) -> None:
         """Have the next steps carry out `count` exchanges of any hot and any cold expert."""
         live, chance = self._resident._live, random.Random(seed)
@@ -169,7 +183,14 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
             began = time.perf_counter()
             staging._lane.copy_behind_model([copy] * 8).synchronize()
             seconds = time.perf_counter() - began
+        for layer in staging._copies:
+            staging.exchanged(layer)  # their parts hold that layer's rows now
         return 8 * copy.size / seconds
+
+
+def _bytes_at(address: int, count: int, device: torch.device) -> torch.Tensor:
+    storage = torch._C._construct_storage_from_data_pointer(address, device, count)
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (count,), (1,))
 
 
 class UnmappedWorker(PlacedWorker):

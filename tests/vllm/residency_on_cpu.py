@@ -86,14 +86,14 @@ def frozen(tensor: torch.Tensor) -> torch.nn.Parameter:
 def a_layer_keeps_every_row_through_loading_and_relaying() -> None:
     driver = HostDriver()
     ranges = Ranges(driver, 0, 0)
-    placing = Placing(Residency("", "", 2, EXPERTS, 6, 1, {0: COLD}, {}, ()), ranges, 1)
+    placing = Placing(Residency("", "", 2, EXPERTS, 6, 1, {0: COLD}, {}, ()), ranges)
     layer = {
         "w13_weight": frozen(torch.zeros(EXPERTS, 256, 512)),
         "w13_weight_scale": frozen(torch.ones(EXPERTS, 4)),
         "w2_weight": frozen(torch.zeros(EXPERTS, 512, 128)),
         "e_score_correction_bias": frozen(torch.arange(EXPERTS).float()),
     }
-    placed = placing.built(0, "model.layers.0.experts", EXPERTS, 6, layer)
+    placed = placing.built(0, "model.layers.0.experts", EXPERTS, layer)
     assert (layer["w13_weight"] == 0).all(), "what a parameter holds at first counts"
     for expert in range(EXPERTS):
         layer["w13_weight"].data[expert] = expert
@@ -135,7 +135,7 @@ def aliases_show_every_row_through_exchanges() -> None:
     driver = HostDriver()
     ranges = Ranges(driver, 0, 0)
     cold = {0: tuple(range(40, 64)), 1: tuple(range(60, 64)), 2: tuple(range(2, 50))}
-    placing = Placing(Residency("", "", 3, EXPERTS, 6, 1, cold, {}, ()), ranges, 1)
+    placing = Placing(Residency("", "", 3, EXPERTS, 6, 1, cold, {}, ()), ranges)
     layers = {}
     for number in cold:
         layer = {
@@ -143,7 +143,7 @@ def aliases_show_every_row_through_exchanges() -> None:
             "w2_weight": frozen(torch.randn(EXPERTS, 512, 128)),
         }
         layer["w2_weight_scale"] = frozen(torch.randn(EXPERTS))
-        placed = placing.built(number, f"model.layers.{number}.experts", EXPERTS, 6, layer)
+        placed = placing.built(number, f"model.layers.{number}.experts", EXPERTS, layer)
         placing.loaded(placed, lambda layer=layer: layer, lambda: None)
         layers[number] = (placed, layer)
     weights = {

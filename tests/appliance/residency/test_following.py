@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.residency.document import Residency
-from appliance.residency.following import MIB, ROUND_BYTES, Following
+from appliance.residency.following import MIB, Following
 
 EXPERTS, COLD = 8, 3
+ROUND_BYTES = 1 << 30
 
 
 def following(mib_per_s: int = 1000, row_bytes: int = MIB) -> Following:
     residency = Residency("", "m", 2, EXPERTS, 2, 1, {0: tuple(range(COLD)), 1: ()}, {}, ())
-    return Following(residency, {0: row_bytes, 1: row_bytes}, mib_per_s)
+    return Following(residency, {0: row_bytes, 1: row_bytes}, mib_per_s, ROUND_BYTES)
 
 
 ORDER = st.permutations(range(EXPERTS))
@@ -55,8 +56,9 @@ def test_a_round_moves_no_more_than_the_link_is_allowed(seconds: float, most: in
     assert len(found.decide(seconds, {0: range(EXPERTS)})) == most
 
 
-def test_nor_than_its_steps_carry() -> None:
-    found = following(mib_per_s=10**6, row_bytes=ROUND_BYTES // 2)
+@pytest.mark.parametrize("row_bytes", [ROUND_BYTES // 2, ROUND_BYTES])
+def test_nor_than_its_steps_carry_or_one_swap(row_bytes: int) -> None:
+    found = following(mib_per_s=10**6, row_bytes=row_bytes)
     found.hear(1000, 1.0, {0: [0, 0, 0, 0, 0, 900, 900, 900]}, {0: range(EXPERTS)})
     assert len(found.decide(3600.0, {0: range(EXPERTS)})) == 1
 

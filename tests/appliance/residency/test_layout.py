@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.plan.slabs import PAGE_BYTES as BUDGET_PAGE
-from appliance.residency.layout import PAGE_BYTES, pages_of, places_of, rows_of
+from appliance.residency.layout import PAGE_BYTES, in_pages, pages_of, places_of, rows_of
 
 CHOICES = st.integers(1, 64).flatmap(lambda experts: st.tuples(st.just(experts), st.sets(st.integers(0, experts - 1))))
 
@@ -34,5 +33,7 @@ def test_no_hot_byte_is_on_the_host_and_no_whole_cold_page_in_vram(
     assert pages.device_bytes + pages.host_bytes - PAGE_BYTES < all_bytes <= pages.device_bytes + pages.host_bytes
 
 
-def test_the_budget_counts_with_the_same_page() -> None:
-    assert PAGE_BYTES == BUDGET_PAGE
+@given(st.integers(0, 9 * PAGE_BYTES))
+def test_whole_pages_are_the_fewest_that_hold_it(count: int) -> None:
+    assert in_pages(count) % PAGE_BYTES == 0
+    assert 0 <= in_pages(count) - count < PAGE_BYTES

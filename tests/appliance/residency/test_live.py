@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.plan.stats import load as load_stats
-from appliance.residency.deciding import COUNTS, FIGURES, LEARNED, Deciding
+from appliance.residency.deciding import COUNTS, FIGURES, LEARNED, WRITE_S, Deciding
 from appliance.residency.document import Residency
 from appliance.residency.document import load as load_document
-from appliance.residency.following import MIB, ROUND_STEPS, STEP_BYTES, STEP_SWAPS, Following, Orders
+from appliance.residency.following import MIB, Following, Orders
 from appliance.residency.layout import places_of
-from appliance.residency.live import Live, Move
+from appliance.residency.live import ROUND_STEPS, STEP_BYTES, STEP_SWAPS, Live, Move, half_round_bytes
 
 EXPERTS, COLD, LAYERS, TOP_K = 16, 5, 3, 2
 RESIDENCY = Residency(
@@ -122,31 +122,18 @@ class Box:
     def settle(self) -> None:
         """What is being decided is."""
         if (decision := self.lives[0]._decision) is not None:
-            decision.exception(timeout=10)
+            decision.join(timeout=10)
 
 
-@pytest.fixture
-def boxes() -> Iterator[Callable[..., Box]]:
-    made: list[Box] = []
-
-    def make(*arguments: Any, **named: Any) -> Box:
-        made.append(Box(*arguments, **named))
-        return made[-1]
-
-    yield make
-    for box in made:
-        for live in box.lives:
-            live.close()
+def deciding(folder: Path | None = None, mib_per_s: int = 10**6, step_s: float = WRITE_S) -> Deciding:
+    """`step_s`: that pass whenever the clock is looked at."""
+    row_bytes = dict.fromkeys(range(LAYERS), MIB)
+    following = Following(RESIDENCY, row_bytes, mib_per_s, half_round_bytes(MIB))
+    return Deciding(following, list(range(LAYERS)), folder, count(0.0, step_s).__next__)
 
 
-def deciding(folder: Path | None = None, mib_per_s: int = 10**6) -> Deciding:
-    return Deciding(Following(RESIDENCY, dict.fromkeys(range(LAYERS), MIB), mib_per_s), list(range(LAYERS)), folder)
-
-
-def test_the_hot_set_is_followed_on_all_ranks_alike_and_every_row_is_where_it_is_said_to_be(
-    boxes: Callable[..., Box],
-) -> None:
-    box, chance = boxes(deciding()), random.Random(1)
+def test_the_hot_set_is_followed_on_all_ranks_alike_and_every_row_is_where_it_is_said_to_be() -> None:
+    box, chance = Box(deciding()), random.Random(1)
     weights = [1.0] * 8 + [200.0] * 8
     for step in range(20 * ROUND_STEPS):
         state = chance.getstate()
@@ -171,17 +158,19 @@ class Scripted:
     moves: list[Sequence[Move]]
     error: Exception | None = None
     heard: list[tuple[list[list[int]], Orders, Orders]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     def decide(self, reading: Read, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
         self.heard.append((reading.visits(), then, now))
+        self.seconds.append(seconds)
         if self.error:
             raise self.error
         return self.moves.pop(0) if self.moves else ()
 
 
-def test_only_a_few_rows_change_places_before_a_step(boxes: Callable[..., Box]) -> None:
+def test_only_a_few_rows_change_places_before_a_step() -> None:
     many = [(number, hot, cold) for number in range(LAYERS) for hot, cold in zip(range(5), range(11, 16), strict=True)]
-    box = boxes(Scripted([many]))
+    box = Box(Scripted([many]))
     made = []
     for _ in range(3 * ROUND_STEPS):
         box.step()
@@ -192,8 +181,8 @@ def test_only_a_few_rows_change_places_before_a_step(boxes: Callable[..., Box]) 
     assert made[-1] == len(many)
 
 
-def test_a_row_that_is_larger_than_a_step_is_allowed_goes_alone(boxes: Callable[..., Box]) -> None:
-    box = boxes(Scripted([[(0, 0, 11), (1, 0, 11)]]), row_bytes=STEP_BYTES)
+def test_a_row_that_is_larger_than_a_step_is_allowed_goes_alone() -> None:
+    box = Box(Scripted([[(0, 0, 11), (1, 0, 11)]]), row_bytes=STEP_BYTES)
     made = [0]
     for _ in range(3 * ROUND_STEPS):
         box.step()
@@ -202,9 +191,9 @@ def test_a_row_that_is_larger_than_a_step_is_allowed_goes_alone(boxes: Callable[
     assert [now - before for before, now in pairwise(made) if now != before] == [1, 1]
 
 
-def test_nothing_is_decided_while_rows_still_move(boxes: Callable[..., Box]) -> None:
+def test_nothing_is_decided_while_rows_still_move() -> None:
     decider = Scripted([[(0, 0, 11), (0, 1, 12)], [(0, 2, 13)]])
-    box = boxes(decider)
+    box = Box(decider)
     for _ in range(5 * ROUND_STEPS):
         box.step()
         box.settle()
@@ -214,22 +203,20 @@ def test_nothing_is_decided_while_rows_still_move(boxes: Callable[..., Box]) -> 
     assert orders[2][2] == 13
 
 
-def test_a_decider_that_fails_ends_the_following_and_not_the_engine(
-    boxes: Callable[..., Box], capsys: pytest.CaptureFixture[str]
-) -> None:
-    box = boxes(Scripted([], ValueError("odd counts")))
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_decider_that_fails_ends_the_following_and_not_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    box = Box(Scripted([], ValueError("odd counts")))
     for _ in range(4 * ROUND_STEPS):
         box.step()
         box.settle()
-    assert capsys.readouterr().err == "moe-residency: residency no longer follows traffic: ValueError: odd counts\n"
+    assert capsys.readouterr().err == "moe-residency: residency no longer follows traffic, for the reason above\n"
     assert box.ranks[0].made == []
+    assert sum(map(sum, box.ranks[0].loads)) == 0
 
 
-def test_counts_are_written_as_plans_are_made_from_and_the_placement_as_it_is_read(
-    boxes: Callable[..., Box], tmp_path: Path
-) -> None:
+def test_counts_are_written_as_plans_are_made_from_and_the_placement_as_it_is_read(tmp_path: Path) -> None:
     (tmp_path / FIGURES).write_text("of an engine before this one")
-    box, chance = boxes(deciding(tmp_path), ranks=1), random.Random(2)
+    box, chance = Box(deciding(tmp_path), ranks=1), random.Random(2)
     assert not (tmp_path / FIGURES).exists()
     for _ in range(6 * ROUND_STEPS):
         box.ranks[0].visit([1.0] * 10 + [30.0] * 6, chance)
@@ -250,9 +237,9 @@ def test_counts_are_written_as_plans_are_made_from_and_the_placement_as_it_is_re
 
 
 def test_a_folder_that_takes_nothing_is_told_once_and_rows_move_all_the_same(
-    boxes: Callable[..., Box], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    box, chance = boxes(deciding(tmp_path / "gone"), ranks=1), random.Random(2)
+    box, chance = Box(deciding(tmp_path / "gone"), ranks=1), random.Random(2)
     for _ in range(6 * ROUND_STEPS):
         box.ranks[0].visit([1.0] * 10 + [30.0] * 6, chance)
         box.step()
@@ -260,5 +247,36 @@ def test_a_folder_that_takes_nothing_is_told_once_and_rows_move_all_the_same(
     said = capsys.readouterr().err
     assert said.startswith("moe-residency: ")
     assert said.count("\n") == 1
-    assert "figures are no longer written" in said
+    assert "cannot be written" in said
     assert box.ranks[0].made
+
+
+def test_files_are_written_no_more_often_than_they_are_looked_at(tmp_path: Path) -> None:
+    box, chance = Box(deciding(tmp_path, step_s=WRITE_S / 8), ranks=1), random.Random(2)
+    times = set()
+    for _ in range(16 * ROUND_STEPS):
+        box.ranks[0].visit([1.0] * EXPERTS, chance)
+        box.step()
+        box.settle()
+        times |= {path.stat().st_ino for path in tmp_path.glob(FIGURES)}
+    assert 2 <= len(times) <= 4
+
+
+def test_a_folder_that_cannot_be_cleared_keeps_no_engine_from_starting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / COUNTS).mkdir()
+    deciding(tmp_path)
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_reading_says_how_long_the_engine_worked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    decider = Scripted([])
+    box = Box(decider, ranks=1)
+    for step in range(3 * ROUND_STEPS):
+        clock[0] += 1000.0 if step == ROUND_STEPS + 5 else 0.01
+        box.step()
+        box.settle()
+    assert [round(seconds, 2) for seconds in decider.seconds] == [1.28, 2.27]

@@ -32,7 +32,6 @@ def zipf(shift: int) -> list[float]:
 def after(rates: Rates, cold: dict[int, list[int]], most_bytes: int) -> dict[int, list[int]]:
     """The cold experts once what is to be swapped was swapped."""
     made = swaps(rates, cold, ROW, most_bytes)
-    rates.moved(made)
     gone = {(swap.layer, swap.cold) for swap in made}
     kept = {layer: [one for one in experts if (layer, one) not in gone] for layer, experts in cold.items()}
     return {layer: sorted(kept[layer] + [swap.hot for swap in made if swap.layer == layer]) for layer in cold}
@@ -69,7 +68,7 @@ def test_with_room_for_all_no_cold_expert_is_left_that_would_pay(visits: list[li
 
 @pytest.mark.parametrize("shift", [8, 16, 29])
 def test_after_a_shift_of_the_hot_set_the_cold_share_is_soon_near_the_best(shift: int) -> None:
-    rates, weights = Rates(Policy(half_life_tokens=2000, rest_tokens=500)), zipf(0)
+    rates, weights = Rates(Policy(half_life_tokens=2000)), zipf(0)
     cold = {0: sorted(range(EXPERTS), key=lambda one: weights[one])[:10]}
     rates.count({0: counted(weights, 3000, 1)}, 3000)
     weights = zipf(shift)
@@ -92,7 +91,7 @@ def moved_by_even_traffic(policy: Policy) -> int:
 
 
 def test_traffic_without_favourites_moves_little_though_of_many_counts_some_differ() -> None:
-    policy = Policy(half_life_tokens=2000, rest_tokens=500)
+    policy = Policy(half_life_tokens=2000)
     moved = moved_by_even_traffic(policy)
     assert moved * 4 < moved_by_even_traffic(replace(policy, sure=0))
     assert moved < 60
@@ -122,15 +121,30 @@ def test_steady_traffic_soon_moves_nothing_any_more() -> None:
     assert not any(moved[10:])
 
 
-def test_one_that_has_just_moved_rests_and_then_may_move_again() -> None:
-    rates = Rates(Policy(pays_hits=1, sure=1, rest_tokens=1000))
-    rates.count({0: [0, 9]}, 100)
-    cold = after(rates, {0: [1]}, 1 << 30)
-    assert cold == {0: [0]}
-    rates.count({0: [500, 0]}, 500)
-    assert swaps(rates, cold, ROW, 1 << 30) == ()
-    rates.count({0: [500, 0]}, 500)
-    assert [(swap.hot, swap.cold) for swap in swaps(rates, cold, ROW, 1 << 30)] == [(1, 0)]
+def other(rates: Rates, cold: dict[int, list[int]], visits: list[int]) -> bool:
+    there = sum(visits[one] for one in cold[0])
+    return rates.is_other(there, sum(visits), cold)
+
+
+def test_traffic_that_goes_where_nobody_went_is_other_traffic_and_weighs_more_at_once() -> None:
+    rates, cold = Rates(Policy()), {0: list(range(8, 16))}
+    rates.count({0: [400] * 8 + [10] * 24}, 4000)
+    assert not other(rates, cold, [40] * 8 + [2] * 24)
+    assert other(rates, cold, [1] * 8 + [40] * 24)
+    rates.forget()
+    rates.count({0: [1] * 8 + [40] * 24}, 500)
+    assert rates.rate(0, 8) > rates.rate(0, 0)
+
+
+def test_requests_that_each_go_elsewhere_are_one_traffic() -> None:
+    rates, cold, forgot = Rates(Policy()), {0: list(range(8, 16))}, 0
+    for request in range(60):
+        visits = [100 if one % 4 == request % 4 else 1 for one in range(EXPERTS)]
+        if other(rates, cold, visits):
+            rates.forget()
+            forgot += 1
+        rates.count({0: visits}, 128)
+    assert forgot <= 60 * 128 // rates.policy.other_tokens
 
 
 def test_nothing_counted_moves_nothing() -> None:
