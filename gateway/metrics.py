@@ -2,7 +2,7 @@
 
 Rules:
 - A figure that is not known is left out; no sample ever stands for "I do not know".
-- Counters are since the gateway started; their reset is a restart of the gateway.
+- Counters are since the gateway started, the engine's own since it started; their reset is a restart of either.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from gateway.metrics_families import gauge, gauges, one_of
+from gateway.metrics_families import counter, gauge, gauges, one_of
 from gateway.metrics_prompts import prompt_metrics
 from gateway.overlay import Mode
 from gateway.snapshot import Times
 from gateway.state import Phase, Severity
 from gateway.status.figures import Figure
-from gateway.status.live import GaugesView
+from gateway.status.live import GaugesView, ResidencyView
 from gateway.status.views import FindingRow, NumbersView, StatusView
 
 _OUTCOMES = ("served", "refused", "failed")
@@ -51,6 +51,8 @@ class _Status(Collector):
         yield from _box(self._view)
         yield from _engine(self._view)
         yield from _plan(self._view)
+        if self._view.residency is not None:
+            yield from _residency(self._view.residency)
         if self._view.gauges is not None:
             yield from _gauges(self._view.gauges)
         if self._view.gateway.state != "absent":
@@ -130,6 +132,17 @@ def _plan(view: StatusView) -> Iterator[Metric]:
         if bar.capacity.value is not None:
             most.add_metric([bar.id], bar.capacity.value)
     yield from (held, most)
+
+
+def _residency(said: ResidencyView) -> Iterator[Metric]:
+    """Of the last reading, however old: a box without work makes none."""
+    yield from gauge("moe_residency_cold_visits_ratio", "Share of visits to experts in host RAM.", said.cold_share)
+    help = "Bytes of a token that cross each card's link for them, at most."
+    yield from gauge("moe_residency_cold_bytes_per_token", help, said.token_bytes)
+    yield from gauge("moe_residency_cold_bytes_per_second", "The same, a second.", said.link_rate)
+    yield from gauge("moe_residency_reading_age_seconds", "Time since visits were read.", said.age)
+    help = "Experts exchanged since the engine's start."
+    yield from counter("moe_residency_exchanges_total", help, said.exchanges)
 
 
 def _streams(view: StatusView) -> Iterator[Metric]:

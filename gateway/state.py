@@ -215,6 +215,21 @@ class HostKv(_Wire):
     off: Cause | None = None
 
 
+class ResidencyFigures(_Wire):
+    """What the residency plugin counted between its last two readings, at `at_s`, wall clock: `visits` to experts of
+    `tokens` in `seconds` of work, `cold_visits` to those in host RAM. `cold_bytes`: of these visits, on each card:
+    the most that can have crossed its link for them. `swapped`: exchanges of two experts since the engine's start.
+    """
+
+    at_s: float
+    tokens: int
+    seconds: float
+    visits: int
+    cold_visits: int
+    cold_bytes: int
+    swapped: int
+
+
 class EngineState(_Wire):
     """The engine as the daemon sees it.
 
@@ -225,7 +240,8 @@ class EngineState(_Wire):
     to READY took, seconds, None = there was none. `left_s`: about how long this start still takes, by the last one;
     None = nobody knows. `start_progress`: how much of the whole start is behind it, 0..1, by the same. `leaving`: it is
     about to be restarted, and nothing new is sent to it. `environment`: id of the environment that it runs in. `trial`:
-    the pair that this start tries. `reverted`: the last trial that failed, until the next one.
+    the pair that this start tries. `reverted`: the last trial that failed, until the next one. `residency`: None = it
+    counts no visits to experts, or has not yet.
     """
 
     phase: Phase = Phase.OFF
@@ -254,6 +270,7 @@ class EngineState(_Wire):
     environment: str = ""
     trial: Pair | None = None
     reverted: Reverted | None = None
+    residency: ResidencyFigures | None = None
     log_tail: tuple[str, ...] = ()
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from appliance.cli import plan_check, plan_make, use
+from appliance.cli import plan_check, plan_learned, plan_make, use
 from appliance.cli.box import Box
 from appliance.cli.context import JsonOption, say
 from appliance.cli.plan_inputs import PlanArgument, headers
@@ -32,6 +32,7 @@ from appliance.printable import printable
 app = typer.Typer(no_args_is_help=True)
 plan_make.register(app)
 plan_check.register(app)
+plan_learned.register(app)
 use.register_plan(app)
 
 COLUMNS = 100

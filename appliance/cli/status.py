@@ -19,6 +19,7 @@ from rich.text import Text
 from appliance.cli import status_live, status_prompts
 from appliance.cli.bars import bars, legend
 from appliance.cli.terminal import TONES, finding, heading, plain, say, table
+from gateway.status.live import ResidencyView
 from gateway.status.views import FindingRow, LanesView, LaneView, PlanView, SeatRow, StatusView
 
 BAR_CHARS = 20
@@ -53,7 +54,7 @@ def render(view: StatusView, console: Console) -> None:
     status_live.probes(view, console)
     status_live.cards(view, console)
     if view.plan is not None:
-        _plan(view.plan, console)
+        _plan(view.plan, view.residency, console)
     if view.lanes.known:
         _streams(view.lanes, view, console)
         status_prompts.cold(view, console)
@@ -108,9 +109,11 @@ def _engine(view: StatusView, console: Console) -> None:
             say(console, (f"│ {line}", "dim"), indent=2)
 
 
-def _plan(plan: PlanView, console: Console) -> None:
+def _plan(plan: PlanView, residency: ResidencyView | None, console: Console) -> None:
     heading(console, "plan", f"{plan.name}, {plan.cold} of {plan.experts} experts in host RAM")
     say(console, (plan.verdict, TONES[plan.tone]), indent=2)
+    if residency is not None:
+        say(console, (residency.sentence, "dim"), indent=2)
     for drawn in (bars(plan.bars, console.width - 2, ascii_only=console.options.ascii_only), legend(plan.bars)):
         console.print(Padding(drawn, (0, 0, 0, 2)))
 

@@ -17,7 +17,8 @@ class Around:
     """`streams`: what the gateway has running, 0 while it does not answer; `served`: id of the start that answered
     somebody last, "" = none did; `longest_prefill_s`: by what was measured here, of a profile's name, a model and so
     many tokens, None = not known; `cards`: what each card holds now, bytes by index, None = not known; `context`: what
-    explains an end beside the log; `looked`: called after each look at a run's processes."""
+    explains an end beside the log; `looked`: called when a run has something new to show, how long its start
+    still takes or what residency counted."""
 
     streams: Callable[[], int] = lambda: 0
     served: Callable[[], str] = lambda: ""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from pathlib import Path
 
-from appliance.engine import boot_times_kept, unix_socket, warmup
+from appliance.engine import boot_times_kept, residency_figures, unix_socket, warmup
 from appliance.engine.adapter import Adapter, HostTier, Launch
 from appliance.engine.around import Around, explained
 from appliance.engine.boot_times import Boot, Estimate
@@ -55,8 +55,9 @@ from appliance.engine.vram_wait import CardsWait
 from appliance.engine.warming import Warming
 from appliance.errors import MoeError
 from appliance.files import FOLDER_MODE, write_private
+from appliance.residency.options import FOLDER
 from gateway.logs import Log
-from gateway.state import Cause, EngineAbilities, EngineProfile
+from gateway.state import Cause, EngineAbilities, EngineProfile, ResidencyFigures
 
 LAST_WORDS_S = 0.1
 """How long the log of an engine that ended is read before its end is told; mostly nothing is left by then."""
@@ -77,7 +78,8 @@ STOPPED = Cause(id="engine.stopped", title="The engine was stopped.", remedy="mo
 @dataclass(slots=True)
 class EngineRun:
     """One start. `ask` takes lifecycle events; `launch` is known once `follow` has begun. `host_kv`: with the KV tier
-    in host RAM that the adapter may ask for. `profile`: what the engine is taken to do, None = as the adapter says."""
+    in host RAM that the adapter may ask for. `profile`: what the engine is taken to do, None = as the adapter says.
+    `residency`: what its plugin counted last."""
 
     adapter: Adapter
     state_dir: Path
@@ -93,6 +95,7 @@ class EngineRun:
     start_id: str = field(default_factory=lambda: secrets.token_hex(6))
     launch: Launch | None = None
     mark: str = ""
+    residency: ResidencyFigures | None = None
     _key: bytes = field(default_factory=lambda: secrets.token_urlsafe(32).encode(), repr=False)
     _keyed: threading.Event = field(default_factory=threading.Event)
     _process: EngineProcess | None = None
@@ -161,6 +164,9 @@ class EngineRun:
         try:
             async with asyncio.TaskGroup() as group:
                 side = [group.create_task(health.run())]
+                if written := launch.env.get(FOLDER):
+                    figures = residency_figures.watch(Path(written), time.time(), self._counted)
+                    side.append(group.create_task(figures))
                 if self.adapter.supervised:
                     side.append(group.create_task(self._time_out(launch.start_timeout_s)))
                     cause = await self._run_process(launch)
@@ -326,7 +332,13 @@ class EngineRun:
         cause = None if self._watch is None else self._watch.look(usage, self.around.cards(), time.monotonic())
         if cause is not None:
             self.ask(StartFailed(cause, self.start_id))
-        self.around.looked()
+        if not self._served:
+            self.around.looked()
+
+    def _counted(self, found: ResidencyFigures | None) -> None:
+        if found != self.residency:
+            self.residency = found
+            self.around.looked()
 
     async def _time_out(self, after_s: float) -> None:
         self._start_ends_s = time.monotonic() + after_s

@@ -55,6 +55,7 @@ from appliance.unwaited import unwaited
 from gateway.logs import Log
 from gateway.state import Cause, EngineState, Finding, HostKv, Pair, Phase
 
+RUNNING = frozenset({Phase.STARTING, Phase.WARMING, Phase.READY})
 FELL_BACK = frozenset({Phase.REFUSED, Phase.BACKOFF, Phase.FAILED})
 """A start ended, or was refused."""
 LOG_LINES_SHOWN = 60
@@ -226,8 +227,8 @@ class EngineSupervisor:
         return used((gpu.index, gpu.memory_used_bytes) for gpu in gauges.gpus)
 
     def _looked(self) -> None:
-        if self._state.phase in (Phase.STARTING, Phase.WARMING):
-            self._publish(at_once=False)  # how long it still takes
+        if self._state.phase in RUNNING:
+            self._publish(at_once=False)
 
     def _kill(self, cause: Cause) -> None:
         if self._preparing is not None and not self._preparing.done():
@@ -350,11 +351,9 @@ class EngineSupervisor:
             self.ask(StartAsked())
 
     def _publish(self, *, at_once: bool = True) -> None:
-        state, launch = self._state, self._run.launch if self._run is not None else None
-        wall_s = time.time() - time.monotonic()
-        on_its_way = state.phase in (Phase.STARTING, Phase.WARMING)
-        estimate = self._run.estimate if on_its_way and self._run is not None else None
-        running = state.phase in (Phase.STARTING, Phase.WARMING, Phase.READY) and launch is not None
+        state, wall_s = self._state, time.time() - time.monotonic()
+        run = self._run if state.phase in RUNNING else None
+        launch, estimate = (None, None) if run is None else (run.launch, run.estimate)
         self.board.update(
             at_once=at_once and state.progress is None,
             engine=EngineState(
@@ -365,8 +364,8 @@ class EngineSupervisor:
                 progress=state.progress,
                 since_s=wall_s + state.since_s,
                 pid=state.pid,
-                url=launch.url or None if running and launch else None,
-                key_file=str(launch.key_file) if running and launch and launch.key_file else None,
+                url=launch.url or None if launch else None,
+                key_file=str(launch.key_file) if launch and launch.key_file else None,
                 models=state.models,
                 context_tokens=state.context_tokens,
                 warm_tok_per_s=state.warm_tok_per_s,
@@ -384,6 +383,7 @@ class EngineSupervisor:
                 environment=self.adapter.environment,
                 trial=self._trial(),
                 reverted=None if self.in_use is None else self.in_use.pairs.reverted,
+                residency=None if run is None else run.residency,
                 log_tail=self._ring.tail(LOG_LINES_SHOWN),
             ),
         )

@@ -41,6 +41,7 @@ what it was validated for, so that whoever gets it can check it before anything 
     moe-appliance plan show plan.json                            where the experts of each layer are
     moe-appliance plan diff old.json new.json                    exit 0: same decision, 1: another one
     moe-appliance plan export plan.json --to llamacpp            for another tool; says how true that is
+    moe-appliance plan learned --out new.json                    the plan that serves, with what is cold by now
 
 - A file with a mistake is refused, with file, line and key. An unknown key is one.
 - Bytes are never believed: `plan check` and the daemon compute them from the checkpoint's headers. What a file says of
@@ -84,8 +85,15 @@ layers of four experts, top-2, after 1,000 tokens:
   most `tokens` times top-k. A file that says more, or has other keys, is refused with the key.
 
 The plan keeps the file's sha256 and its tokens. `selection.expected_cold_hits_per_token` is the visits to cold experts
-over all layers, divided by `tokens`. The appliance does not count visits: the numbers come from an engine that was made
-to log its router.
+over all layers, divided by `tokens`. An engine with `placement = "residency"` counts visits while it serves and writes
+such a file: `residency/now/counts.json` in the state folder. Of others the numbers come from an engine that was made to
+log its router.
+
+### Learned plans
+
+With `placement = "residency"` the experts in host RAM follow the traffic, as many of each layer as the plan says.
+`plan learned --out FILE` makes a plan of those that are cold by now, `manual` and otherwise the same, and its note says
+from which plan: the next start with it begins where this one is.
 
 ## Keys
 

@@ -2,7 +2,7 @@
 
 Three files, each replaced at once, each readable by its owner only, each written anew when a reading comes and the last
 one is `WRITE_S` old:
-- counts.json: all visits since the start, as `moe-appliance plan make --from-stats` reads them; not where a layer has a
+- counts.json: all visits since the start, as `moe-appliance plan make --stats` reads them; not where a layer has a
   router that does not count;
 - learned.json: the document with the experts that are cold now;
 - figures.json: what the last reading says, for the page.

@@ -20,6 +20,7 @@ from gateway.status.history import fifth_view, history_row, ledger_row
 from gateway.status.operator import event_rows, operator_view
 from gateway.status.plan import plan_view
 from gateway.status.probes import probe_findings, probe_rows
+from gateway.status.residency import residency_view
 from gateway.status.trial import trial_findings
 from gateway.status.verdict import verdict
 from gateway.status.views import (
@@ -73,6 +74,7 @@ def view(box: BoxState, gateway: GatewaySnapshot | None, now_s: float) -> Status
         files=files_of(gateway),
         findings=findings,
         plan=plan_view(box.plan),
+        residency=residency_view(box.engine, now_s),
         gateway=_gateway(box, gateway, now_s),
         numbers=_numbers(gateway),
         operator=operator_view(box, gateway, now_s),

@@ -79,9 +79,9 @@ def per_minute(value: float | None, *, estimated: bool = False) -> Figure:
     return _figure(value, f"{value or 0:.1f} / min", estimated)
 
 
-def size(value: int | None) -> Figure:
+def size(value: float | None, *, estimated: bool = False) -> Figure:
     """Bytes, in MiB."""
-    return _figure(value, f"{(value or 0) / (1024 * 1024):.1f} MiB", False)
+    return _figure(value, f"{(value or 0) / (1024 * 1024):.1f} MiB", estimated)
 
 
 def gib(value: int | None, *, estimated: bool = False) -> Figure:
@@ -117,11 +117,11 @@ def compact(value: int | None, *, estimated: bool = False) -> Figure:
     return _figure(value, f"{number:.{digits}f}{unit}", estimated)
 
 
-def byte_rate(value: float | None) -> Figure:
+def byte_rate(value: float | None, *, estimated: bool = False) -> Figure:
     """Bytes a second, in the decimal units in which links are sold."""
     rate = value or 0.0
     text = f"{rate / 1e9:.1f} GB/s" if rate >= 0.95e9 else f"{rate / 1e6:.0f} MB/s"
-    return _figure(value, text, False)
+    return _figure(value, text, estimated)
 
 
 def watts(value: float | None) -> Figure:

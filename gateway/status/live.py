@@ -1,4 +1,4 @@
-"""The parts of the status that move: operator's mode, actions, events, sparklines, gauges, ledger. Pure."""
+"""The parts of the status that move: operator's mode, actions, events, sparklines, gauges, residency, ledger. Pure."""
 
 from __future__ import annotations
 
@@ -91,6 +91,19 @@ class GaugesView(View):
     stale: bool
     error: str
     gpus: tuple[GpuView, ...]
+
+
+class ResidencyView(View):
+    """Visits to experts at the last reading, `age` ago. `cold_share`: those to host RAM; `token_bytes`, `link_rate`:
+    what crossed each card's link for them, a token and a second, at most. `exchanges`: of two experts, since the
+    engine's start. `sentence`: all of it."""
+
+    cold_share: Figure
+    token_bytes: Figure
+    link_rate: Figure
+    exchanges: Figure
+    age: Figure
+    sentence: str
 
 
 class FifthView(View):

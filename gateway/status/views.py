@@ -11,7 +11,7 @@ from pydantic import Field, computed_field
 from gateway.snapshot import Times
 from gateway.state import Severity
 from gateway.status.figures import Figure, Tone, View
-from gateway.status.live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView
+from gateway.status.live import EventRow, FifthView, GaugesView, HistoryRow, LedgerRow, OperatorView, ResidencyView
 from gateway.status.probes import ProbeRow
 from gateway.status.prompts import CacheRow, ColdView, HostKvView, PrewarmRow, SpeedRow, WatchLine
 
@@ -278,6 +278,7 @@ class StatusView(View):
     files: tuple[FileRow, ...]
     findings: tuple[FindingRow, ...]
     plan: PlanView | None = None
+    residency: ResidencyView | None = None
     gateway: GatewayView
     numbers: NumbersView
     operator: OperatorView = OperatorView()

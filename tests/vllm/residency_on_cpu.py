@@ -12,16 +12,21 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
+from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
+from appliance.engine.host_bytes import PLACED
+from appliance.residency import resident, vllm_0_26
 from appliance.residency.counters import Counters
 from appliance.residency.document import Residency
 from appliance.residency.driver import Place
 from appliance.residency.exchange import Exchange, Rows, as_rows
 from appliance.residency.layout import CHUNK_BYTES
+from appliance.residency.options import Options
 from appliance.residency.placing import Placing
 from appliance.residency.staging import Copy, Staging
 from appliance.residency.tensors import Ranges
@@ -228,9 +233,96 @@ def two_hundred_exchanges_lose_no_row() -> None:
     print("exchange")
 
 
+class Kernel:
+    """What a layer's kernel is asked for: the first weights of the experts that its tokens visit."""
+
+    def apply(self, hidden_states: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        self.read = w1.data_ptr()
+        return torch.stack([w1[ids, 0, 0], w2[ids, 0, 0]])
+
+
+def runner_of(number: int, experts: torch.nn.Module) -> MoERunner:
+    """What vLLM keeps of a layer."""
+    runner = MoERunner.__new__(MoERunner)
+    torch.nn.Module.__init__(runner)
+    experts.quant_method = SimpleNamespace(moe_kernel=Kernel())
+    runner.layer_name = f"model.layers.{number}.mlp.experts"
+    runner.routed_experts, runner.router = experts, SimpleNamespace(eplb_state=None)
+    return runner
+
+
+def the_right_experts_are_read_while_rows_follow_traffic() -> None:
+    """The life of a rank: long and short steps in any order, of traffic that changes."""
+    drivers: list[HostDriver] = []
+
+    def driver() -> HostDriver:
+        drivers.append(HostDriver())
+        drivers[-1].node_of = lambda card: 0  # type: ignore[method-assign]
+        return drivers[-1]
+
+    vllm_0_26.agreed = lambda moves: moves  # there is no group of ranks here
+    resident.CudaDriver = driver  # type: ignore[misc]
+    resident.CudaLane = lambda driver, device: NowLane(driver)  # type: ignore[misc]
+    cold = {0: tuple(range(40, 64)), 1: (), 2: tuple(range(0, 20))}
+    rank = resident.Resident(
+        Residency("sha256:p", "m", 3, EXPERTS, 4, 1, cold, {}, ()),
+        Options(Path("d"), None, 1024, 10**6),
+        vllm_0_26,
+        torch.device("cpu"),
+        0,
+    )
+    runners, truth = [], {}
+    for number in cold:
+        experts = torch.nn.Module()
+        runner = runner_of(number, experts)
+        for name, size in (("w13_weight", (256, 512)), ("w2_weight", (512, 128)), ("w2_weight_scale", ())):
+            experts.register_parameter(name, frozen(torch.randn(EXPERTS, *size)))
+        truth[number] = torch.stack([experts.w13_weight[:, 0, 0], experts.w2_weight[:, 0, 0]]).clone()
+        named = lambda experts=experts: dict(experts.named_parameters())  # noqa: E731
+        placed = rank.placing.built(number, runner.layer_name, EXPERTS, named())
+        rank.placing.loaded(placed, named, lambda: None)
+        runners.append((number, runner))
+    line = rank.loaded(torch.nn.Module(), [runner for _, runner in runners], resident.Steps(8, 8192))
+    assert PLACED.search(line), line
+    rank.warm()
+    chance, read = random.Random(4), set()
+    for step in range(1500):
+        is_long = chance.random() < 0.1
+        rank.step(2000 if is_long else 4)
+        for number, runner in runners:
+            first = 32 * (step // 750)
+            ids = torch.tensor([chance.randrange(first, first + 32) for _ in range(16)])
+            state, experts = runner.router.eplb_state, runner.routed_experts
+            rows = state.logical_to_physical_map[ids, 0]
+            if state.should_record_tensor:
+                state.expert_load_view.index_add_(0, rows, torch.ones(len(rows), dtype=torch.int32))
+            kernel = experts.quant_method.moe_kernel
+            found = kernel.apply(torch.zeros(2000 if is_long else 4, 1), experts.w13_weight, experts.w2_weight, rows)
+            assert (found == truth[number][:, ids]).all(), (step, number, is_long)
+            read.add((number, is_long, kernel.read == experts.w13_weight.data_ptr()))
+        if (decision := rank._live._decision) is not None:
+            decision.join()
+    assert read == {
+        (0, False, True),
+        (0, True, False),
+        (1, False, True),
+        (1, True, True),
+        (2, False, True),
+        (2, True, False),
+    }
+    known = rank._live._decider._following  # type: ignore[union-attr]
+    assert known.swapped > 20, known.swapped
+    assert set(known.cold(rank._live._orders())[0]) <= set(range(32)), "the unvisited half is cold"
+    rank.close()
+    assert not drivers[0].spaces
+    assert not drivers[0].files
+    print("life")
+
+
 if __name__ == "__main__":
     torch.cuda.empty_cache = torch.cuda.synchronize = lambda: None
     a_layer_keeps_every_row_through_loading_and_relaying()
     aliases_show_every_row_through_exchanges()
     padding_and_long_steps_are_not_counted_and_a_reading_is_of_its_steps()
+    the_right_experts_are_read_while_rows_follow_traffic()
     two_hundred_exchanges_lose_no_row()

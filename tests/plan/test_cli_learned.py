@@ -1,0 +1,132 @@
+"""`moe-appliance plan learned`: what the engine wrote becomes a plan, or a refusal says what is missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from appliance.cli.app import app
+from appliance.engine import pairs_kept
+from appliance.engine.pairs import Pairs
+from appliance.engine.vllm.plugin import written_in
+from appliance.errors import PlanError
+from appliance.plan import planfile
+from appliance.plan.export import residency
+from appliance.plan.schema import Plan
+from appliance.residency.deciding import COUNTS, LEARNED
+from appliance.residency.document import parse, text
+from gateway.state import Pair
+from tests.plan.plans import plan
+
+BEFORE = plan({"0": "0-3", "2": "5"})
+NOW = {0: (2, 3, 6, 7), 2: (5,)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A box whose engine follows traffic, and has learned."""
+    planfile.save(BEFORE, tmp_path / "plan.json")
+    config = '[engine]\nkind = "vllm"\nmodel = "org/name"\nplacement = "residency"\n[plan]\nfile = "plan.json"\n'
+    (tmp_path / "appliance.toml").write_text(f'state_dir = "state"\n{config}')
+    written_in(tmp_path / "state").mkdir(parents=True)
+    learn(tmp_path, BEFORE)
+    return tmp_path
+
+
+def learn(folder: Path, of: Plan) -> None:
+    """As the plugin writes it."""
+    found = parse(json.dumps(residency.export(of).document), "")
+    (written_in(folder / "state") / LEARNED).write_text(text(replace(found, cold=NOW)))
+
+
+def run(folder: Path, *words: str | Path) -> Result:
+    line = ["--config", str(folder / "appliance.toml"), "plan", "learned", *map(str, words)]
+    return CliRunner().invoke(app, line, env={"COLUMNS": "160"})
+
+
+def refused(folder: Path, *words: str | Path) -> PlanError:
+    result = run(folder, *words)
+    assert isinstance(result.exception, PlanError), result.output
+    assert not result.stdout
+    return result.exception
+
+
+def test_the_plan_is_written_with_what_to_type_next(folder: Path) -> None:
+    out = folder / "new.json"
+    done = run(folder, "--out", out)
+    assert done.exit_code == 0, done.output
+    made = planfile.load(out)
+    assert made.sealed
+    assert made.host.experts == {"0": "2-3,6-7", "2": "5"}
+    assert made.note == f"learned from plan {BEFORE.identity}"
+    assert made.created
+    assert made.exports["residency"].verdict == "exact"
+    assert "2 of 5 experts in host RAM are others than the plan's" in done.stdout
+    assert f"moe-appliance plan use {out}" in done.stderr
+    assert f"plan make --checkpoint PATH --stats {written_in(folder / 'state') / COUNTS}" in done.stderr
+
+
+def test_without_out_nothing_is_written(folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    assert "not written; --out FILE writes it" in run(folder).stderr
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_programs_get_the_plan(folder: Path) -> None:
+    said = json.loads(run(folder, "--json").stdout)
+    assert (said["file"], said["from"], said["moved"]) == (None, BEFORE.identity, 2)
+    assert said["plan"]["host"]["experts"] == {"0": "2-3,6-7", "2": "5"}
+
+
+def test_a_file_that_is_there_stays_unless_it_may_be_replaced(folder: Path) -> None:
+    out = folder / "plan.json"
+    assert "exists already" in refused(folder, "--out", out).message
+    assert planfile.load(out).identity == BEFORE.identity
+    assert run(folder, "--out", out, "--overwrite").exit_code == 0
+    assert planfile.load(out).identity != BEFORE.identity
+
+
+def test_the_plan_in_use_is_meant_and_not_that_of_the_configuration(folder: Path) -> None:
+    used = plan({"0": "1-4", "2": "5"})
+    kept = pairs_kept.keep_plan(folder / "state", used, Path("used.json"))
+    toml = Pair(plan_file=str(folder / "plan.json"))
+    pairs_kept.save(folder / "state", Pairs(toml=toml, current=Pair(plan_file=str(kept))))
+    assert "the engine learns with plan" in refused(folder).message
+    learn(folder, used)
+    assert json.loads(run(folder, "--json").stdout)["from"] == used.identity
+
+
+def test_before_anything_was_learned_it_says_so(folder: Path) -> None:
+    (written_in(folder / "state") / LEARNED).unlink()
+    error = refused(folder)
+    assert error.message.startswith("nothing was learned yet")
+    assert "moe-appliance status" in error.remedy
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"schema": "another/1"}'])
+def test_a_damaged_file_is_named(folder: Path, content: bytes) -> None:
+    (written_in(folder / "state") / LEARNED).write_bytes(content)
+    assert LEARNED in refused(folder).message
+
+
+def test_a_folder_in_its_place_is_named(folder: Path) -> None:
+    learned = written_in(folder / "state") / LEARNED
+    learned.unlink()
+    learned.mkdir()
+    assert "not a regular file" in refused(folder).message
+
+
+def test_an_engine_that_follows_no_traffic_has_nothing_to_learn(folder: Path) -> None:
+    config = folder / "appliance.toml"
+    config.write_text(config.read_text().replace('placement = "residency"\n', ""))
+    assert 'placement = "residency"' in refused(folder).remedy
+
+
+def test_without_a_plan_there_is_nothing_to_learn_with(folder: Path) -> None:
+    config = folder / "appliance.toml"
+    config.write_text(config.read_text().partition("[plan]")[0])
+    assert "without a plan" in refused(folder).message
