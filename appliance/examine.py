@@ -34,6 +34,7 @@ from appliance.plan.check import PLAN_IDS
 from appliance.plan.inspect_child import inspected
 from appliance.plan.inspection import Inspection, Question
 from appliance.plan.memory import of_box as memory_of
+from appliance.plan.nodes import placed_bytes
 from gateway.state import EngineProfile, Finding
 
 ROOT = "/"
@@ -122,6 +123,7 @@ class Examiner:
         self.inspection = found = inspected(question, self.environ)
         if isinstance(self.adapter, VllmEngine):
             self.adapter.uva = found.uva
+            self.adapter.planned_host_bytes = placed_bytes(found.state.bars) if found.state else None
         gpus = self.config.preflight.gpus or found.needs.gpus or self._own_cards
         needs = replace(found.needs, gpus=gpus, own_pids=self._own_pids(report), visible=visible)
         return Wants(needs, found.findings + self._whatever_the_cards(facts) + self._host_kv(facts))

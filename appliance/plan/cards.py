@@ -5,8 +5,8 @@ Rules:
    has in host RAM. A class that is not loaded, or only in part, says so in its line.
 2. A model's Engram tables are on the cards unless the plan says where else they are.
 3. KV: what the plan says, else streams x (context x bytes a token + bytes a sequence).
-4. Reserves: graphs, activations and driver as the plan says, else an estimate; one boundary page for each tensor that
-   is partly cold; and room to stage one layer's cold rows for a prefill, which reads each of them many times.
+4. Reserves: graphs, activations and driver as the plan says, else an estimate; the cold rows that share a page with hot
+   ones; and room to stage cold rows for a prefill, which reads each of them many times, and to exchange them.
 Where a figure depends on the number of cold experts alone (slabs.py), the planner counts it the same way.
 """
 
@@ -20,13 +20,16 @@ from appliance.checkpoint.catalogue import Catalogue, ExpertParameter, Load, Par
 from appliance.errors import PlanError
 from appliance.plan import ranges
 from appliance.plan.schema import Plan, Targets
-from appliance.plan.slabs import LayerSplit, split
+from appliance.plan.slabs import LayerSplit, split, staging_of
+from appliance.residency.layout import CHUNK_BYTES
+from appliance.residency.staging import PARTS
 from gateway.state import BudgetLine
 
 WEIGHTS = "weights."
 """Begins the id of each line that is weights."""
 KV = "kv"
 HEADERS = "the checkpoint's headers"
+PAGES = f"{HEADERS}, in pages of 2 MiB"
 GRAPHS_BYTES = 1536 << 20
 """Source: an estimate. Public recipes capture about ten decode sizes for this model on two cards; not measured here."""
 ACTIVATION_BYTES = 4 << 30
@@ -132,7 +135,7 @@ def _routed(catalogue: Catalogue, plan: Plan, splits: dict[int, LayerSplit]) -> 
         for layer, tensors in catalogue.experts.items()
     )
     if bytes_ > hot:
-        formula += f" + {bytes_ - hot:,} B of cold rows that fill no page"
+        formula += f" + {bytes_ - hot:,} B of cold experts' scales, biases and rows that fill no page"
     padded = any(tensor.padding is not None for tensors in catalogue.experts.values() for tensor in tensors)
     source = f"{HEADERS}, padded as the engine's kernels want it" if padded else HEADERS
     label = LABELS[TensorClass.ROUTED]
@@ -149,7 +152,7 @@ def _spread(sizes: Iterable[int]) -> str:
 
 
 def _classes(catalogue: Catalogue, plan: Plan, draft: dict[int, LayerSplit]) -> Iterable[BudgetLine]:  # 1
-    moved: dict[TensorClass, int] = {TensorClass.DRAFT: sum(part.host_bytes for part in draft.values())}
+    moved: dict[TensorClass, int] = {TensorClass.DRAFT: sum(part.cold_bytes for part in draft.values())}
     for name, part in hosted(catalogue, plan).items():
         cls = catalogue.named_classes.get(name, TensorClass.OTHER)
         moved[cls] = moved.get(cls, 0) + part.rank_bytes(plan.topology.tp)
@@ -204,11 +207,14 @@ def _reserve(name: str, label: str, asked: int | None, estimate: int, why: str) 
 
 def _pages(splits: dict[int, LayerSplit], draft: dict[int, LayerSplit]) -> Iterable[BudgetLine]:  # 4
     both = (*splits.values(), *draft.values())
-    boundary = sum(part.boundary_bytes for part in both)
-    staged = max((part.host_bytes for part in both), default=0)
-    pages = f"{boundary >> 21:,} partly cold tensors x 2,097,152 B"
-    yield _line("boundary", "boundary pages", boundary, pages, "pages of 2 MiB")
-    yield _line("staging", "prefill staging", staged, f"{staged:,} B, the layer with most cold rows", HEADERS)
+    boundary, staging = sum(part.boundary_bytes for part in both), staging_of(both)
+    tensors = sum(len(part.slabs) for part in both)
+    shared = f"{boundary:,} B of cold rows in pages where hot ones end, one a tensor at most, {tensors:,} tensors"
+    staged = f"{staging.parts_bytes:,} B for the layer with most cold rows"
+    if staging.scratch_bytes:
+        staged += f", {PARTS} times in chunks of {CHUNK_BYTES:,} B, + {staging.scratch_bytes:,} B to exchange a row"
+    yield _line("boundary", "cold rows beside hot ones", boundary, shared, PAGES)
+    yield _line("staging", "prefill staging", staging.total_bytes, staged, PAGES)
 
 
 def _line(name: str, label: str, bytes_: int, formula: str, source: str, *, exact: bool = True) -> BudgetLine:

@@ -4,25 +4,28 @@ Each rank pins its own share on the node of its card.
 
 Rules:
 1. Pinned (STEADY): each rank's slabs of cold experts, its share of the Engram tables, of the other tensors that the
-   plan names, of the draft's cold experts, and of the KV tier.
+   plan names, of the draft's cold experts, and of the KV tier. Experts and other tensors are in whole pages.
 2. Loading (LOAD): the page cache holds the shard that is read and the one that is read ahead, once on each node, since
    all ranks read the same files. It is an estimate: the kernel may keep more, and gives it back.
-3. Rounded (ROUNDED): what is lost if each slab is pinned as the next power of two; a slab is the cold rows of one
+3. Rounded (ROUNDED): what is lost if each slab is pinned as the next power of two; a slab is the host pages of one
    tensor of one layer, one Engram table, or one other tensor, each as one rank holds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from appliance.checkpoint.catalogue import Catalogue, Part, TensorClass
-from appliance.plan.cards import HEADERS, draft_splits, hosted, is_loaded, layer_splits
+from appliance.plan.cards import HEADERS, PAGES, draft_splits, hosted, is_loaded, layer_splits
 from appliance.plan.schema import Plan
 from appliance.plan.slabs import LayerSplit, rounded
+from appliance.residency.layout import in_pages
 from appliance.units import count
-from gateway.state import BudgetLine, Moment
+from gateway.state import BudgetBar, BudgetLine, Moment
 
+PLACED = frozenset({"host.experts", "host.draft_experts", "host.embedding", "host.tensors"})
+"""Lines of a node that stand for cold rows and whole tensors."""
 SHARDS_IN_CACHE = 2
 """Shards in the page cache while the engine loads. Source: an estimate, one read and one read ahead."""
 
@@ -34,6 +37,7 @@ class Pinned:
     id: str
     label: str
     slabs: tuple[int, ...]
+    source: str = PAGES
 
     @property
     def exact_bytes(self) -> int:
@@ -60,7 +64,7 @@ def node_lines(catalogue: Catalogue, plan: Plan, ranks: int, largest_shard_bytes
             kind.label,
             ranks * kind.exact_bytes,
             f"{count(ranks, 'rank')} x {kind.exact_bytes:,} B in {count(len(kind.slabs), 'slab')}",
-            HEADERS,
+            kind.source,
         )
         for kind in kinds
     ]
@@ -75,6 +79,12 @@ def node_lines(catalogue: Catalogue, plan: Plan, ranks: int, largest_shard_bytes
     return (*steady, *([load] if read else []), *(_lost(kind, ranks) for kind in kinds))
 
 
+def placed_bytes(bars: Iterable[BudgetBar]) -> int | None:
+    """What of these bars the residency plugin puts into host RAM, over all ranks; None = they say nothing of it."""
+    found = [line.bytes for bar in bars for line in bar.lines if line.id in PLACED]
+    return sum(found) if found else None
+
+
 def largest_slab_bytes(catalogue: Catalogue, plan: Plan) -> int:
     """The largest piece of host memory that is pinned in one call; 0 without any."""
     return max((slab for kind in pinned(catalogue, plan) for slab in kind.slabs), default=0)
@@ -83,11 +93,11 @@ def largest_slab_bytes(catalogue: Catalogue, plan: Plan) -> int:
 def _kinds(catalogue: Catalogue, plan: Plan) -> Iterator[Pinned]:
     yield Pinned("host.experts", "cold experts", _slabs(layer_splits(catalogue, plan)))
     if plan.host.engram is not None and plan.host.engram.mode == "pinned":
-        yield Pinned("host.engram", "Engram", _engram(catalogue, plan))
+        yield Pinned("host.engram", "Engram", _engram(catalogue, plan), HEADERS)
     tensors: dict[bool, list[int]] = {True: [], False: []}
     for name, part in hosted(catalogue, plan).items():
         embedding = catalogue.named_classes.get(name) is TensorClass.EMBEDDING
-        tensors[embedding].append(part.rank_bytes(plan.topology.tp))
+        tensors[embedding].append(in_pages(part.rank_bytes(plan.topology.tp)))
     yield Pinned("host.embedding", "embedding", tuple(tensors[True]))
     yield Pinned("host.tensors", "other tensors", tuple(tensors[False]))
     yield Pinned("host.draft_experts", "draft's cold experts", _slabs(draft_splits(catalogue, plan)))
@@ -115,7 +125,7 @@ def _tier_lost(tier: int) -> BudgetLine:
 def _lost(kind: Pinned, ranks: int) -> BudgetLine:  # 3
     lost = ranks * (kind.rounded_bytes - kind.exact_bytes)
     formula = f"{count(ranks, 'rank')} x ({kind.rounded_bytes:,} B - {kind.exact_bytes:,} B)"
-    return _line(f"{kind.id}.rounded", f"{kind.label}, rounding", lost, formula, HEADERS, Moment.ROUNDED)
+    return _line(f"{kind.id}.rounded", f"{kind.label}, rounding", lost, formula, kind.source, Moment.ROUNDED)
 
 
 def _line(

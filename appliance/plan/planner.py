@@ -5,8 +5,9 @@ What moves, in this order; a plan is the first prefix that fits:
 2. The embedding: when the cards do not hold everything else, or experts are asked to move; never when the request keeps
    it, and never when the head shares its weights, which every token reads whole.
 3. Routed experts, step by step along the order of the selection (order.py). Draft experts and other tensors stay.
-"Fits" is the budget's own sum, page by page, counted on for each step. A plan of a given number of experts, or of a
-given list, is made whether or not it fits: the check says so.
+"Fits" is the budget's own sum, page by page, counted on for each step; no plan fits when not even the step does after
+which a card needs least, which need not be the last. A plan of a given number of experts, or of a given list, is made
+whether or not it fits: the check says so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from appliance.plan.order import Step
 from appliance.plan.remedies import quoted
 from appliance.plan.request import Request, geometry_of
 from appliance.plan.schema import HostEngram, Plan, PlanHost, PlanModel, Selection
-from appliance.plan.slabs import split
+from appliance.plan.slabs import Staging, split
 from appliance.plan.stats import RoutingStats
 from appliance.printable import printable
 from appliance.units import GIB, gib, size
@@ -141,19 +142,19 @@ def _least(catalogue: Catalogue, bare: Plan, request: Request, steps: Sequence[S
 
 
 def _needed(catalogue: Catalogue, start: Plan, steps: Sequence[Step]) -> list[int]:
-    """What a card needs after each number of steps, from none on; one split of one layer a step."""
+    """What a card needs after each number of steps, from none on; one split of one layer a step. It may rise: staging
+    is for the fullest layer, so that an expert more there may take more than it gives back."""
     tp = start.topology.tp
     held = {layer: split(tensors, 0, tp) for layer, tensors in catalogue.experts.items()}
     cold = dict.fromkeys(held, 0)
-    staged_before = next(line.bytes for line in _budget(catalogue, start).gpus[0].lines if line.id == "staging")
-    rest, staged = _budget(catalogue, start).needed_bytes - staged_before, staged_before
-    needed = [rest + staged]
+    rest, staging = _budget(catalogue, start).needed_bytes, Staging()
+    needed = [rest]
     for layer, experts in steps:
         cold[layer] += len(experts)
         before, after = held[layer], split(catalogue.experts[layer], cold[layer], tp)
-        rest += after.card_bytes + after.boundary_bytes - before.card_bytes - before.boundary_bytes
-        held[layer], staged = after, max(staged, after.host_bytes)
-        needed.append(rest + staged)
+        rest += after.vram_bytes - before.vram_bytes
+        held[layer], staging = after, staging.shared_with(after.staging)
+        needed.append(rest + staging.total_bytes)
     return needed
 
 

@@ -13,6 +13,9 @@ from appliance.plan.schema import PlanModel, Targets
 from appliance.plan.stats import RoutingStats
 
 MIB = 1 << 20
+STOCK = ("w13_weight", "w2_weight", "w13_input_scale")
+OTHER = ("w13_trellis", "w2_trellis", "w13_suh")
+"""Tensors of experts that stock vLLM reads, and that another engine does."""
 MODEL = PlanModel(name="lab/small")
 NO_RESERVES = Targets(kv_bytes=0, graphs_bytes=0, activation_bytes=0, driver_bytes=0)
 NAMED = {
@@ -36,11 +39,16 @@ def kv(tp: int, dtype: str) -> KvCost:
 
 
 def catalogue(
-    layers: int = 3, experts: int = 8, top_k: int = 2, rows: tuple[int, ...] = (2 * MIB, MIB, 16), engram: bool = False
+    layers: int = 3,
+    experts: int = 8,
+    top_k: int = 2,
+    rows: tuple[int, ...] = (2 * MIB, MIB, 16),
+    engram: bool = False,
+    names: tuple[str, ...] = STOCK,
 ) -> Catalogue:
     """`rows`: bytes of one expert's row in each tensor; a 16-byte one is whole on every rank."""
     tensors = tuple(
-        ExpertParameter(f"w{number}", experts, size, size if size == 16 else 0) for number, size in enumerate(rows)
+        ExpertParameter(name, experts, size, size if size == 16 else 0) for name, size in zip(names, rows, strict=False)
     )
     named = NAMED | (TABLES if engram else {})
     classes: dict[TensorClass, tuple[Part, ...]] = dict.fromkeys(TensorClass, ())
@@ -93,15 +101,16 @@ def stats(found: Catalogue, counts: dict[int, tuple[int, ...]], tokens: int = 10
 
 @st.composite
 def catalogues(draw: st.DrawFn) -> Catalogue:
-    """One to four layers; rows from far below a page to above it."""
+    """One to six layers; rows from far below a page to far above it, as staging is in larger pieces."""
     experts = draw(st.integers(2, 7))
-    rows = st.sampled_from([16, 999, 300_000, MIB, 3 * MIB + 1])
+    rows = st.sampled_from([16, 999, 300_000, MIB, 3 * MIB + 1, 40 * MIB, 90 * MIB])
     return catalogue(
-        layers=draw(st.integers(1, 4)),
+        layers=draw(st.integers(1, 6)),
         experts=experts,
         top_k=draw(st.integers(1, experts)),
         rows=tuple(draw(st.lists(rows, min_size=1, max_size=3))),
         engram=draw(st.booleans()),
+        names=draw(st.sampled_from([STOCK, OTHER])),
     )
 
 

@@ -10,7 +10,8 @@ from gateway.state import PlanState
 
 def figures(plan: PlanState) -> PlanFigures | None:
     """Of the plan's fullest card; None when it has no card whose memory is known. An expert's bytes are the mean of
-    those on the cards: rows that fill no page of 2 MiB stay there, so a few more experts may have to go."""
+    those on the cards: rows that fill no page of 2 MiB, scales and biases stay there, and staging grows, so more
+    experts may have to go."""
     cards = [bar for bar in plan.bars if bar.id.startswith("gpu") and bar.capacity_bytes is not None]
     if not cards:
         return None

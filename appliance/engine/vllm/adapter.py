@@ -81,8 +81,8 @@ class Looked:
 
 
 class VllmEngine:
-    """An engine as `[engine] kind = "vllm"` describes it. `uva`: the plan in the words of vLLM's own offload, put here
-    by whoever read the checkpoint's headers."""
+    """An engine as `[engine] kind = "vllm"` describes it. Put here by whoever read the checkpoint's headers:
+    `uva`, the plan in the words of vLLM's own offload; `planned_host_bytes`, what the plan places in host RAM."""
 
     kind = "vllm"
     supervised = True
@@ -99,6 +99,7 @@ class VllmEngine:
     ) -> None:
         self.settings = settings
         self.uva: Outcome | None = None
+        self.planned_host_bytes: int | None = None
         self._plan = plan or PlanSettings()
         self._state_dir = state_dir.absolute()
         self._socket = runtime_dir.absolute() / SOCKET
@@ -300,13 +301,17 @@ class VllmEngine:
 
     def _promise(self, looked: Looked) -> Promise:
         settings, of_profile = self.settings, self._of_profile
-        uva = self.uva if settings.placement == "uva" else None
+        host_bytes = None
+        if settings.placement == "uva" and self.uva is not None:
+            host_bytes = self.uva.host_bytes
+        elif settings.placement == "residency":
+            host_bytes = self.planned_host_bytes
         return Promise(
             kind=self.kind,
             floor_tok_per_s=self.profile.floor_tok_per_s,
             streams=self.profile.streams if of_profile.cuda else 0,
             tools=bool(looked.request.tool_call_parser),
-            host_bytes=uva.host_bytes if uva is not None else None,
+            host_bytes=host_bytes,
             longest_tokens=settings.context_tokens or of_profile.context_tokens,
             hang_s=settings.hang_s,
             allow_degraded=settings.allow_degraded,

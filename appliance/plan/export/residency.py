@@ -36,5 +36,5 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
         notes += ("Engram is moved by vLLM's own --engram-config, not by the plugin",)
     if plan.host.tensors:
         notes += ("a token embedding that is also the head cannot be moved: the plugin refuses it when it loads",)
-    reason = "single experts are placed; each tensor with hot and cold rows keeps one page of 2 MiB more on the card"
+    reason = "single experts are placed; cold rows on the page where hot ones end, and all scales, stay on the card"
     return Outcome("exact", reason, document=document, notes=notes)

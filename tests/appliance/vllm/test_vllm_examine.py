@@ -9,6 +9,7 @@ from appliance.config import load
 from appliance.daemon import adapter_of, stop_limit_s
 from appliance.engine.vllm.adapter import VllmEngine
 from appliance.examine import Examiner
+from appliance.plan import planfile
 from gateway.state import Severity
 from tests.appliance.vllm.vllm_requests import PLANS, TWO_CARDS, flags
 from tests.box.boxes import furnish
@@ -88,3 +89,22 @@ def test_a_stop_waits_for_the_engines_grace(tmp_path: Path) -> None:
     looked, _ = examiner(tmp_path, f'{ENGINE}model = "org/name"\ngrace_s = 90.0\n')
     shorter, _ = examiner(tmp_path, f'{ENGINE}model = "org/name"\ngrace_s = 10.0\n')
     assert stop_limit_s(looked.config) - stop_limit_s(shorter.config) == 80.0
+
+
+def test_what_the_plugin_is_to_place_in_host_ram_is_what_the_plan_says_by_the_headers(
+    tmp_path: Path, pack_folder: PackFolder
+) -> None:
+    pack = pack_folder("qwen3-moe")
+    engine = f'{ENGINE}profile = "vllm-generic"\nplacement = "residency"\n'
+    plan = f'[plan]\nfile = "{PLANS / "qwen3-30b-a3b-2x-32gb.json"}"\n'
+    looked, adapter = examiner(tmp_path, f'{engine}{plan}checkpoint = "{pack}"\n')
+    looked.examine()
+    figures = planfile.load(PLANS / "qwen3-30b-a3b-2x-32gb.json").budget or {}
+    assert adapter._promise(adapter.look()).host_bytes == figures["host_bytes"]
+
+
+def test_a_plan_whose_checkpoint_nobody_read_promises_nothing(tmp_path: Path) -> None:
+    engine = f'{ENGINE}profile = "vllm-generic"\nplacement = "residency"\nmodel = "org/name"\n'
+    looked, adapter = examiner(tmp_path, f'{engine}[plan]\nfile = "{PLANS / "qwen3-30b-a3b-2x-32gb.json"}"\n')
+    looked.examine()
+    assert adapter._promise(adapter.look()).host_bytes is None
