@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from appliance.engine import boot_times, stall, step_limits
 from appliance.engine.adapter import Required, Step
@@ -42,6 +42,7 @@ class StartWatch:
     _looked_s: float = field(init=False)
     _missing: list[Required] = field(init=False)
     _healthy: bool = False
+    _share: float = 0.0
 
     def __post_init__(self) -> None:
         self._course = boot_times.began(self.began_s)
@@ -92,8 +93,13 @@ class StartWatch:
         return boot_times.whole(self._course, now_s)
 
     def estimate(self, now_s: float) -> Estimate | None:
-        """How long it still takes; None = nobody knows."""
-        return boot_times.estimate(self.last, self._course, now_s) if self.last else None
+        """How long it still takes; None = nobody knows. What a share has once been it stays: a step that takes longer
+        than the last time makes those to come longer, too, and nobody expects a start to go backwards."""
+        found = boot_times.estimate(self.last, self._course, now_s) if self.last else None
+        if found is None:
+            return None
+        self._share = max(self._share, found.share)
+        return replace(found, share=self._share)
 
     @property
     def missing(self) -> Required | None:

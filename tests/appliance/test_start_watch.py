@@ -89,6 +89,20 @@ def test_the_estimate_is_the_last_start_and_nobody_knows_without_one() -> None:
     assert start(()).estimate(10.0) is None
 
 
+def test_a_start_that_is_slower_than_the_last_one_says_more_time_and_never_a_smaller_share() -> None:
+    watch = start()
+    shares, left = [], []
+    for now_s, percent in ((30.0, 0), (150.0, 20), (400.0, 40), (800.0, 60), (1300.0, 80)):
+        watch.line(LOADING.format(percent), now_s)
+        for later_s in (0.0, 60.0):
+            found = watch.estimate(now_s + later_s)
+            assert found is not None
+            shares.append(found.share)
+            left.append(found.left_s)
+    assert shares == sorted(shares)
+    assert max(left) > left[0]
+
+
 def test_a_good_start_is_remembered_from_its_spawn_to_ready() -> None:
     watch = start()
     watch.line(LOADING.format(0), 30.0)
