@@ -268,8 +268,9 @@ class Admission:
         if event.id in books.waiting or event.id in books.running:
             raise ValueError(f"ticket id {event.id} is in use")
         books.seat_max[event.seat] = event.seat_max_streams
-        self._expire(now_s, effects)
-        self._assign(now_s, sent, effects)  # a raised bound first serves who waits already
+        if books.waiting:  # a raised bound first serves who waits already
+            self._expire(now_s, effects)
+            self._assign(now_s, sent, effects)
         if self.closed is not None:
             effects.append(self._rejected(event.id, self.closed.reason, self.closed.retry_after_s, 0))
             return

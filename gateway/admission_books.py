@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -106,9 +106,12 @@ class Books:
         if any(other.seat == waiting.seat for other in self.waiting.values()):
             self.unserved_s[waiting.seat] = now_s
 
-    def held(self) -> Counter[str]:
+    def held(self) -> defaultdict[str, int]:
         """Tickets by seat."""
-        return Counter(running.seat for running in self.running.values())
+        held: defaultdict[str, int] = defaultdict(int)
+        for running in self.running.values():
+            held[running.seat] += 1
+        return held
 
     def below_own_max(self, seat: str, held: Mapping[str, int]) -> bool:
         """Whether `seat` may hold another one."""

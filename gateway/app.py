@@ -76,7 +76,7 @@ async def run(settings: GatewaySettings, public: socket.socket, log: Log, daemon
         serving = group.create_task(server.serve(sockets=[public]))
         log.info("gateway.started")
         await ending.come(server)
-        server.should_exit = True
+        server.stop()
         await serving
         for task in helpers:
             task.cancel()

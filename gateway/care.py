@@ -31,7 +31,7 @@ from gateway.learning.sent import SentEstimate
 from gateway.learning.watch import PrefixWatch, Turn
 from gateway.meter import Meter
 from gateway.prefix.fingerprint import Fingerprint
-from gateway.prefix.index import PrefixIndex, Reading
+from gateway.prefix.index import Estimate, PrefixIndex, Reading
 from gateway.prefix.kept import Keeper
 from gateway.state import EngineState
 from gateway.taps import Tap
@@ -79,21 +79,25 @@ class Prompt:
         """What it asks of the engine, as the cache is believed to be now. As long as no reading was measured, a long
         prompt is not taken for a short one: the curve is another box's. So long prompts go one by one, which gives the
         first measurement."""
-        estimate, curve = self.care.index.estimate(self.print_, self.seat), self.care.known.curve
+        return self._cost(self.care.index.estimate(self.print_, self.seat))
+
+    def _cost(self, estimate: Estimate) -> Cost:
+        curve = self.care.known.curve
         whole, cached = estimate.prompt_tokens, estimate.cached_tokens
         seconds = curve.predict_s(whole, cached)
-        if not curve.measured and whole - cached > self.care.cold_tokens:
+        if whole - cached > self.care.cold_tokens and not curve.measured:
             seconds = max(seconds, self.care.short_s)
         return Cost(whole, whole - cached, seconds)
 
     def granted(self, ticket: TicketId) -> None:
         """It goes to the engine."""
-        price, now_s = self.price(), self.care.now()
+        now_s = self.care.now()
+        self._reading = self.care.index.begin(self.print_, self.seat, now_s)
+        price = self._cost(self._reading.expected)
         self.ticket, self.uncached_tokens = ticket, price.uncached_tokens
         self.long = price.uncached_tokens > self.care.cold_tokens
         self._ahead = self.care.leading()
         self._lead_until_s = now_s + min(LEAD_S, price.prefill_s) if self.long else 0.0
-        self._reading = self.care.index.begin(self.print_, self.seat, now_s)
         self.care.granted(ticket, self)
 
     async def in_turn(self) -> None:

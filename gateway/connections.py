@@ -13,6 +13,7 @@ A connection that nobody asks anything on costs a file and memory, and a strange
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -154,6 +155,7 @@ class Connections:
         return largest.idle if largest is not None else None
 
 
+@functools.lru_cache(maxsize=1024)
 def _place(host: str, proxies: frozenset[str]) -> tuple[str, bool]:
     """What an address counts as, and whether rule 2 holds for it."""
     try:

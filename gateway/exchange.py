@@ -133,7 +133,8 @@ class Exchange:
                 watcher = group.create_task(gone(self.receive))
                 try:
                     engine = await self._checked(seat)
-                    seat = _or_refuse(seat_of(self.core, self.scope))  # it may be gone since its headers came
+                    if self._loop.time() > self.arrived_s:  # it may be gone since its headers came
+                        seat = _or_refuse(seat_of(self.core, self.scope))
                     await self._in_line(seat, engine, reservation)
                 except EngineError as error:
                     await self._engine_failed(error.problem)
@@ -178,8 +179,7 @@ class Exchange:
     # In line
 
     async def _in_line(self, seat: Seat, engine: Engine, reservation: Reservation) -> None:
-        assert self.prepared is not None
-        assert self.prompt is not None
+        assert self.prepared is not None and self.prompt is not None  # noqa: PT018
         assert self.call is not None
         request = Request(
             seat.name,

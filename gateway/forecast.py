@@ -51,7 +51,7 @@ def _lane_free_s(state: State) -> float:
 def ticket_waits(
     line: Sequence[Waiting],
     seat_max: Mapping[str, int | None],
-    held: Counter[str],
+    held: Mapping[str, int],
     streams: int,
     free: int,
     hold_s: float,

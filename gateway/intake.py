@@ -91,7 +91,7 @@ async def _in_turn(raw: bytes, dialect: Dialect, core: Core, seat: str) -> tuple
 
 def _described(body: dict[str, Any]) -> tuple[CanonicalPrompt, Fingerprint]:
     canonical = CanonicalPrompt.of(body)
-    return canonical, fingerprint_of(map(canonical.segment, range(len(canonical.ends))))
+    return canonical, fingerprint_of(canonical.segments())
 
 
 def checked(raw: bytes, dialect: Dialect) -> Prepared | Problem:

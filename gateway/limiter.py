@@ -121,6 +121,7 @@ class Limiter:
     sent: Mapping[TicketId, Sent] = field(default_factory=dict)
     _places: dict[TicketId, Place] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
+    _wake_at_s: float | None = None
     _last_id: int = 0
 
     @contextmanager
@@ -245,12 +246,13 @@ class Limiter:
             place.answer.set_result(answer)
 
     def _set_timer(self, wake_at_s: float | None) -> None:
+        if wake_at_s == self._wake_at_s:  # most events change nothing about it
+            return
+        self._wake_at_s = wake_at_s
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if wake_at_s is not None:
-            self._timer = self.loop.call_at(wake_at_s, self._tick)
+        self._timer = self.loop.call_at(wake_at_s, self._tick) if wake_at_s is not None else None
 
     def _tick(self) -> None:
-        self._timer = None
+        self._timer = self._wake_at_s = None
         self._handle(Tick())

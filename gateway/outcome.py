@@ -8,7 +8,7 @@ Rules:
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 from dataclasses import dataclass
 
 from gateway.keys import SEAT_PREFIX
@@ -68,4 +68,4 @@ def request_id_of(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)

@@ -98,14 +98,7 @@ class _Hardened(HttpToolsProtocol):
         self._refused = False
         self._heading = False
         self._fruitless = 0
-        sock = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.user_timeout_ms)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEPALIVE:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        _set_options(transport.get_extra_info("socket"), self.user_timeout_ms)
         self._timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
         self._enter()
 
@@ -265,6 +258,22 @@ class _Hardened(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _set_options(accepted: socket.socket, user_timeout_ms: int) -> None:
+    """6. uvloop's own socket makes a new one for each option that is set."""
+    sock = socket.socket(accepted.family, accepted.type, accepted.proto, accepted.fileno())
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    except OSError:  # it is gone already
+        pass
+    finally:
+        sock.detach()
 
 
 class _ClosedLast:

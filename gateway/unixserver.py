@@ -19,7 +19,7 @@ import pwd
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from gateway.seats import name_problem
 PATH_MAX_BYTES = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""
 
+DATE_S = 1.0
 LOOK_S = 1.0
 """Pause between two looks at whether the socket file is still there."""
 
@@ -40,7 +41,25 @@ _UCRED = struct.Struct("3i")
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers."""
+    """uvicorn's server without its signal handlers. It wakes once a second, for its date, and not ten times to see
+    whether it is to end: each time takes 0.15 ms from the streams (measured). So it is told, by `stop`."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._over = asyncio.Event()
+
+    def stop(self) -> None:
+        """End, now."""
+        self.should_exit = True
+        self._over.set()
+
+    async def main_loop(self) -> None:
+        tenths = 0
+        while not await self.on_tick(tenths):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._over.wait()
+            tenths += 10
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -33,13 +33,28 @@ _TEXTS = ("text", "input_text", "output_text")
 
 def segments(body: dict[str, Any]) -> Iterator[bytes]:
     """The segments of a parsed request of any dialect. Malformed parts come out as they are."""
+    yield from tools(body)
+    yield from system(body)
+    yield from messages(body)
+
+
+def tools(body: dict[str, Any]) -> Iterator[bytes]:
+    """The first of them."""
     for tool in _list(body.get("tools")):
         yield _bytes(_without(tool, _MARKS) if isinstance(tool, dict) else tool)
+
+
+def system(body: dict[str, Any]) -> Iterator[bytes]:
+    """Those behind the tools; a system prompt that is a message is among the messages."""
     for field in ("instructions", "system"):
         for block in _blocks(body.get(field)):
             kept = _unbilled(block)
             if kept is not None:
                 yield _bytes({"role": "system", "content": [kept]})
+
+
+def messages(body: dict[str, Any]) -> Iterator[bytes]:
+    """The last of them."""
     for field in ("messages", "input"):
         value = body.get(field)
         items = [{"role": "user", "content": value}] if isinstance(value, str) else _list(value)
@@ -60,13 +75,18 @@ def _item(item: Any) -> Any:
     if kept.get("type") == "message":
         del kept["type"]
     for name in _CONTENT & kept.keys():
-        kept[name] = [_marked_off(block) for block in _blocks(kept[name])]
+        value = kept[name]
+        kept[name] = [_text(value)] if isinstance(value, str) else [_marked_off(block) for block in _list(value)]
     return kept
 
 
 def _blocks(value: Any) -> list[Any]:
     """Content as a list of blocks: a text is one."""
-    return _list({"type": "text", "text": value} if isinstance(value, str) else value)
+    return [_text(value)] if isinstance(value, str) else _list(value)
+
+
+def _text(value: str) -> dict[str, str]:
+    return {"type": "text", "text": value}
 
 
 def _marked_off(block: Any) -> Any:

@@ -55,7 +55,7 @@ class OpenAI:
         running = isinstance(options, dict) and options.get("continuous_usage_stats") is True
         try:
             if stream and not asked:
-                raw = _asking_for_usage(raw, isinstance(options, dict))
+                raw = _asking_for_usage(raw, body)
             raw = rewrite.without_control(raw, body, *(("echo",) if self is CHAT else ()))
             if self is CHAT:
                 raw = rewrite.without_empty_tools(raw, body)
@@ -115,10 +115,11 @@ CHAT = OpenAI("/v1/chat/completions", "messages")
 COMPLETIONS = OpenAI("/v1/completions", "prompt")
 
 
-def _asking_for_usage(raw: bytes, has_options: bool) -> bytes:
-    """`raw` with `include_usage`; what else its options say stays. Raises ValueError when they are too long."""
-    span = value_span(raw, "stream_options")
-    old = raw[span[0] : span[1]] if span is not None and has_options else b"{}"
+def _asking_for_usage(raw: bytes, body: dict[str, Any]) -> bytes:
+    """`raw`, which parses to `body`, with `include_usage`; what else its options say stays. Raises ValueError when they
+    are too long."""
+    span = value_span(raw, "stream_options") if "stream_options" in body else None  # a search of all of `raw`
+    old = raw[span[0] : span[1]] if span is not None and body["stream_options"] is not None else b"{}"
     return put_value(raw, "stream_options", span, replace_value(old, "include_usage", b"true"))
 
 

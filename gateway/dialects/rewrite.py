@@ -43,6 +43,7 @@ ENGINE_CONTROL = (
     "custom_logit_processor",
 )
 """Fields that act on the engine as a whole, on its cache or on its order; they are the box's to set."""
+_CONTROL = frozenset(ENGINE_CONTROL)
 ITEMS_MAX = 10_000
 """A list of which something is taken out is read item by item."""
 BILLING = "x-anthropic-billing-header:"
@@ -55,8 +56,8 @@ _SPACE = re.compile(r"[ \t\r\n]*+")
 
 def without_control(raw: bytes, body: dict[str, Any], *more: str) -> bytes:
     """`raw` without the fields that act on the engine, and `more`. `body` is what it parses to."""
-    found = tuple(field for field in (*ENGINE_CONTROL, *more) if field in body)
-    return drop_members(raw, found) if found else raw
+    found = [*(_CONTROL & body.keys()), *(field for field in more if field in body)]
+    return drop_members(raw, tuple(found)) if found else raw
 
 
 def without_billing(raw: bytes, body: dict[str, Any]) -> bytes:

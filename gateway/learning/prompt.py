@@ -6,11 +6,13 @@ Holds text of a prompt: it has no printable form, and none of it leaves memory.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from gateway.dialects.canonical import SYSTEM_ROLES, segments
+from gateway.dialects import canonical
+from gateway.dialects.canonical import SYSTEM_ROLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,19 @@ class CanonicalPrompt:
     @classmethod
     def of(cls, body: dict[str, Any]) -> CanonicalPrompt:
         """Of a parsed request of any dialect. As expensive as writing it: 400 KB in a few milliseconds."""
-        tools = list(segments({"tools": body.get("tools")}))
-        system = list(segments({name: body.get(name) for name in ("instructions", "system")}))
-        messages = list(segments({name: body.get(name) for name in ("messages", "input", "prompt")}))
-        parts = [*tools, *system, *messages]
-        return cls(
-            b"".join(parts), tuple(accumulate(map(len, parts))), len(tools), len(tools) + len(system) + _leading(body)
-        )
+        parts = list(canonical.tools(body))
+        tools = len(parts)
+        parts += canonical.system(body)
+        heads = len(parts) + _leading(body)
+        parts += canonical.messages(body)
+        return cls(b"".join(parts), tuple(accumulate(map(len, parts))), tools, heads)
+
+    def segments(self) -> Iterator[bytes]:
+        """All of them, in order."""
+        begin = 0
+        for end in self.ends:
+            yield self.data[begin:end]
+            begin = end
 
     def segment(self, index: int) -> bytes:
         """One segment."""

@@ -68,32 +68,39 @@ class Blocks:
         """The same with those that went; `depth` are held."""
         return bisect_left(names, True, lo=depth, key=lambda name: self.known(name) is None)
 
-    def pin(self, name: bytes, fresh: Block) -> Block:
-        """A request begins to read it; `fresh` is the block when it is not known."""
-        block = self._pinned.get(name)
-        if block is None:
-            block = self._free.pop(name, None)
+    def pin(self, names: Sequence[bytes], ends: Sequence[int], tok_per_byte: float) -> None:
+        """A request begins to read a chain; `ends`: bytes up to the end of each block. How long one is that is not
+        known is guessed by `tok_per_byte`. A prompt has thousands of them, and every stream waits for this."""
+        pinned, free, gone = self._pinned, self._free, self._gone
+        upto, start = 0, 0
+        for name, end in zip(names, ends, strict=True):
+            block = pinned.get(name)
             if block is None:
-                block = self._gone.pop(name, fresh)
-                block.read = False
-                self.tokens += block.tokens
-            self._pinned[name] = block
-        block.pins += 1
-        return block
+                block = free.pop(name, None)
+                if block is None:
+                    block = gone.pop(name, None)
+                    if block is None:
+                        tokens = max(1, round((end - start) * tok_per_byte))
+                        block = Block(upto + tokens, tokens)
+                    block.read = False
+                    self.tokens += block.tokens
+                pinned[name] = block
+            block.pins += 1
+            upto, start = block.upto, end
 
-    def unpin(self, name: bytes, read: bool) -> None:
-        """The request ended. A block that nobody has read to its end is not held. Call from a prompt's end to its
-        beginning."""
-        block = self._pinned[name]
-        block.pins -= 1
-        block.read = block.read or read
-        if block.pins:
-            return
-        del self._pinned[name]
-        if block.read:
-            self._younger(name, block)
-        else:
-            self.tokens -= block.tokens
+    def unpin(self, names: Sequence[bytes], read: bool) -> None:
+        """The request ended. A block that nobody has read to its end is not held."""
+        for name in reversed(names):
+            block = self._pinned[name]
+            block.pins -= 1
+            block.read = block.read or read
+            if block.pins:
+                continue
+            del self._pinned[name]
+            if block.read:
+                self._younger(name, block)
+            else:
+                self.tokens -= block.tokens
 
     def add(self, name: bytes, block: Block) -> None:
         """Hold a block that follows a pinned one, and replace what has its name."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
+from itertools import repeat
 from typing import Any
 
 from gateway.dialects.canonical import segments
@@ -27,6 +27,9 @@ BLOCKS_MAX = 16_384
 BLOB_BYTES = 4096
 """About 1,000 tokens, the middle of what models with eyes make of a picture (256 to 1,600)."""
 _BLOB = re.compile(rb'"(?:url|image_url|data|file_data)":"(?:data:[\w/+.;=-]{0,100};base64,)?[A-Za-z0-9+/]{1024}')
+_RUN = re.compile(rb"[A-Za-z0-9+/]{128}")
+_RUN_EVERY = 1024 - 128
+"""A blob is long enough that it has such a run at some multiple of this; text does not, and is looked at no more."""
 _EDGE_BYTES = 96
 _WRITTEN = re.compile(rb'"role":"assistant"|"type":"(?:reasoning|\w+_call)"')
 """A quote inside a text is escaped, so no text looks like this."""
@@ -64,52 +67,49 @@ def fingerprint_of(parts: Iterable[bytes]) -> Fingerprint:
     ends: list[int] = []
     written: list[bool] = []
     name, end, blobs = b"", 0, 0
-    blocks = _blocks(parts)
-    for block, weight, by_model in islice(blocks, BLOCKS_MAX):
-        name = blake2b(name + block, digest_size=NAME_BYTES).digest()
-        blobs += weight != len(block)
-        end += weight
-        names.append(name)
-        ends.append(end)
-        written.append(by_model)
-    rest = blake2b(name, digest_size=NAME_BYTES)
-    more = 0
-    for block, weight, _ in blocks:
-        rest.update(block)
-        more += weight
-        blobs += weight != len(block)
-    if more:
+    rest = None
+    for piece, is_blob, by_model in _pieces(parts):
+        blobs += is_blob
+        step = len(piece) if is_blob else BLOCK_BYTES
+        for start in range(0, len(piece) or 1, step):
+            block = piece[start : start + step]
+            end += BLOB_BYTES if is_blob else len(block)
+            if len(names) < BLOCKS_MAX:
+                name = blake2b(name + block, digest_size=NAME_BYTES).digest()
+                names.append(name)
+                ends.append(end)
+                written.append(by_model)
+            else:
+                rest = rest or blake2b(name, digest_size=NAME_BYTES)
+                rest.update(block)
+    if rest is not None and end > ends[-1]:
         names.append(rest.digest())
-        ends.append(end + more)
+        ends.append(end)
         written.append(False)
     return Fingerprint(tuple(names), tuple(ends), tuple(written), blobs)
 
 
-def _blocks(parts: Iterable[bytes]) -> Iterator[tuple[bytes, int, bool]]:
-    """Each block with its weight in bytes and whether a model wrote it."""
+def _pieces(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool, bool]]:
+    """Each segment, cut where blobs are in it; whether a piece is a blob, and whether a model wrote it."""
     for segment in parts:
         size = len(segment)
-        by_model = _WRITTEN.search(segment, 0, _EDGE_BYTES) or _WRITTEN.search(segment, max(0, size - _EDGE_BYTES))
-        if size <= BLOCK_BYTES:
-            yield segment, size, by_model is not None
-            continue
+        written = _WRITTEN.search(segment, 0, _EDGE_BYTES) or _WRITTEN.search(segment, max(0, size - _EDGE_BYTES))
+        by_model = written is not None
         at = 0
-        for start, end in _blobs(segment):
-            yield from _cut(segment[at:start], by_model is not None)
-            yield segment[start:end], BLOB_BYTES, by_model is not None
+        for start, end in _blobs(segment) if size > BLOCK_BYTES else ():
+            if at < start:
+                yield segment[at:start], False, by_model
+            yield segment[start:end], True, by_model
             at = end
-        yield from _cut(segment[at:] if at else segment, by_model is not None)
-
-
-def _cut(text: bytes, by_model: bool) -> Iterator[tuple[bytes, int, bool]]:
-    for start in range(0, len(text), BLOCK_BYTES):
-        block = text[start : start + BLOCK_BYTES]
-        yield block, len(block), by_model
+        if at < size or not size:
+            yield segment[at:], False, by_model
 
 
 def _blobs(segment: bytes) -> Iterator[tuple[int, int]]:
     """Where files in base64 are."""
-    if b"base64" not in segment and b'"data":"' not in segment and b'"file_data":"' not in segment:
+    if not any(map(_RUN.match, repeat(segment), range(0, len(segment), _RUN_EVERY))):
+        return
+    if b"base64" not in segment and b'data":"' not in segment:
         return
     for found in _BLOB.finditer(segment):
         closing = segment.find(b'"', found.end())

@@ -136,12 +136,7 @@ class PrefixIndex:
         reading = Reading(print_, seat, expected, there.depth, known_depth, ages, self._epoch, parts, ahead)
         if 0 < there.depth < len(names):
             blocks.remove(_reply_name(names[there.depth - 1]))  # it comes back as what follows, or as nothing
-        upto, start = 0, 0
-        per_byte = self._ratios.tok_per_byte(seat)
-        for name, end in zip(print_.names, print_.ends, strict=True):
-            guess = max(1, round((end - start) * per_byte))
-            upto = blocks.pin(name, Block(upto + guess, guess)).upto
-            start = end
+        blocks.pin(names, print_.ends, self._ratios.tok_per_byte(seat))
         blocks.shrink(self.capacity_tokens)
         return reading
 
@@ -156,8 +151,7 @@ class PrefixIndex:
             self._learn(reading, usage, now_s)
             upto = usage.prompt_tokens + usage.completion_tokens
             self._blocks.add(_reply_name(names[-1]), Block(upto, usage.completion_tokens, exact=True, read=True))
-        for name in reversed(names):
-            self._blocks.unpin(name, read)
+        self._blocks.unpin(names, read)
         self._blocks.shrink(self.capacity_tokens)
 
     def clear(self) -> None:
@@ -224,15 +218,14 @@ class PrefixIndex:
 
     def _learn(self, reading: Reading, usage: Usage, now_s: float) -> None:
         print_, seat = reading.print_, reading.seat
-        last = len(print_.names) - 1
-        at, upto = self._exact_before(print_, last, usage.prompt_tokens)
+        at, upto = self._exact_before(print_, usage.prompt_tokens)
         if not print_.blobs:
             size = print_.bytes - (print_.ends[at] if at >= 0 else 0)
             self._ratios.learn(seat, usage.prompt_tokens - upto, size)
         if usage.cached_tokens is not None:
             cached_tokens = max(0, min(usage.cached_tokens, usage.prompt_tokens))
             self._compare(reading, usage.prompt_tokens, cached_tokens, now_s)
-        self._measure(print_, last, usage.prompt_tokens)
+        self._measure(print_, usage.prompt_tokens, at, upto)
 
     def _compare(self, reading: Reading, prompt_tokens: int, cached_tokens: int, now_s: float) -> None:
         """Expected against real."""
@@ -277,24 +270,24 @@ class PrefixIndex:
         self.capacity_tokens = max(1, younger, round(SHRINK * believed))
         return True
 
-    def _exact_before(self, print_: Fingerprint, at: int, tokens: int) -> tuple[int, int]:
-        """The last block before `at` of which an engine counted the tokens, and they are fewer than `tokens`; -1 and 0
-        for the beginning."""
-        for before in range(at - 1, -1, -1):
+    def _exact_before(self, print_: Fingerprint, tokens: int) -> tuple[int, int]:
+        """The latest block but the last of which an engine counted the tokens, and they are fewer than `tokens`; -1 and
+        0 for the beginning."""
+        for before in range(len(print_.names) - 2, -1, -1):
             block = self._block(print_.names[before])
             if block.exact and block.upto < tokens:
                 return before, block.upto
         return -1, 0
 
-    def _measure(self, print_: Fingerprint, at: int, tokens: int) -> None:
-        """The end of block `at` is at `tokens`: spread them over the blocks behind the last one that was exact."""
-        before, upto = self._exact_before(print_, at, tokens)
+    def _measure(self, print_: Fingerprint, tokens: int, before: int, upto: int) -> None:
+        """The prompt has `tokens`: spread them over the blocks behind the one at `before`, which ends at `upto`."""
+        blocks, last = self._blocks, len(print_.names) - 1
         start = print_.ends[before] if before >= 0 else 0
-        per_byte = (tokens - upto) / max(1, print_.ends[at] - start)
+        per_byte = (tokens - upto) / max(1, print_.ends[last] - start)
         former = upto
-        for index in range(before + 1, at + 1):
-            now = tokens if index == at else upto + round((print_.ends[index] - start) * per_byte)
-            self._blocks.measure(self._block(print_.names[index]), now, now - former, index == at)
+        for index in range(before + 1, last + 1):
+            now = tokens if index == last else upto + round((print_.ends[index] - start) * per_byte)
+            blocks.measure(self._block(print_.names[index]), now, now - former, index == last)
             former = now
 
 

@@ -42,7 +42,7 @@ async def options_of_accepted(public: socket.socket) -> dict[str, int]:
     assert b"204" in await reader.readline()
     writer.close()
     await writer.wait_closed()
-    server.should_exit = True
+    server.stop()
     await serving
     return seen
 

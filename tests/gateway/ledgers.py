@@ -80,6 +80,7 @@ def running_ledger(
 
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits, and tries after a failure, every few milliseconds."""
+    """Commits, tidies up, and tries after a failure, every few milliseconds."""
     monkeypatch.setattr(module, "COMMIT_S", 0.005)
+    monkeypatch.setattr(module, "UPKEEP_S", 0.005)
     monkeypatch.setattr(module, "RETRY_MAX_S", 0.01)

@@ -78,6 +78,21 @@ def test_a_row_is_in_the_file_within_a_second(tmp_path: Path, monkeypatch: pytes
         assert time.monotonic() - put_s < 1.0
 
 
+def test_the_thread_sleeps_while_no_request_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UPKEEP_S", 60.0)
+    looks: list[bool] = []
+    work = Ledger._work
+    monkeypatch.setattr(Ledger, "_work", lambda self, last: (looks.append(last), work(self, last)))
+    with running_ledger(tmp_path / "ledger.db") as ledger:
+        ledger.put(row())
+        until(lambda: ledger.state.rows == 1)
+        looks.clear()
+        time.sleep(20 * module.COMMIT_S)
+        assert len(looks) <= 1
+        ledger.put(row(request_id="another"))
+        until(lambda: ledger.state.rows == 2)
+
+
 def test_putting_does_not_wait_for_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, go_on = threading.Event(), threading.Event()
     insert = LedgerFile.insert

@@ -251,71 +251,66 @@ def runner_of(number: int, experts: torch.nn.Module) -> MoERunner:
     return runner
 
 
+def rank_of(cold: dict[int, tuple[int, ...]], driver: HostDriver) -> resident.Resident:
+    """The only one, on the host's memory."""
+    driver.node_of = lambda card: 0  # type: ignore[attr-defined]
+    vllm_0_26.agreed = lambda moves: moves  # there is no group of ranks here
+    resident.CudaDriver = lambda: driver  # type: ignore[misc]
+    resident.CudaLane = lambda driver, device: NowLane(driver)  # type: ignore[misc]
+    residency = Residency("sha256:p", "m", len(cold), EXPERTS, 4, 1, cold, {}, ())
+    options = Options(Path("d"), None, 1024, 10**6)
+    return resident.Resident(residency, options, vllm_0_26, torch.device("cpu"), 0)
+
+
+def built(rank: resident.Resident, number: int) -> MoERunner:
+    """A layer with its weights."""
+    experts = torch.nn.Module()
+    runner = runner_of(number, experts)
+    for name, size in (("w13_weight", (256, 512)), ("w2_weight", (512, 128)), ("w2_weight_scale", ())):
+        experts.register_parameter(name, frozen(torch.randn(EXPERTS, *size)))
+    runner.truth = torch.stack([experts.w13_weight[:, 0, 0], experts.w2_weight[:, 0, 0]]).clone()
+    placed = rank.placing.built(number, runner.layer_name, EXPERTS, dict(experts.named_parameters()))
+    rank.placing.loaded(placed, lambda: dict(experts.named_parameters()), lambda: None)
+    return runner
+
+
+def visited(runner: MoERunner, ids: torch.Tensor, tokens: int) -> bool:
+    """A step of one layer: its experts `ids` are read, rightly. Whether it read where its weights are."""
+    state, experts = runner.router.eplb_state, runner.routed_experts
+    rows = state.logical_to_physical_map[ids, 0]
+    if state.should_record_tensor:
+        state.expert_load_view.index_add_(0, rows, torch.ones(len(rows), dtype=torch.int32))
+    kernel = experts.quant_method.moe_kernel
+    found = kernel.apply(torch.zeros(tokens, 1), experts.w13_weight, experts.w2_weight, rows)
+    assert (found == runner.truth[:, ids]).all(), (runner.layer_name, tokens)
+    return bool(kernel.read == experts.w13_weight.data_ptr())
+
+
 def the_right_experts_are_read_while_rows_follow_traffic() -> None:
     """The life of a rank: long and short steps in any order, of traffic that changes."""
-    drivers: list[HostDriver] = []
-
-    def driver() -> HostDriver:
-        drivers.append(HostDriver())
-        drivers[-1].node_of = lambda card: 0  # type: ignore[method-assign]
-        return drivers[-1]
-
-    vllm_0_26.agreed = lambda moves: moves  # there is no group of ranks here
-    resident.CudaDriver = driver  # type: ignore[misc]
-    resident.CudaLane = lambda driver, device: NowLane(driver)  # type: ignore[misc]
-    cold = {0: tuple(range(40, 64)), 1: (), 2: tuple(range(0, 20))}
-    rank = resident.Resident(
-        Residency("sha256:p", "m", 3, EXPERTS, 4, 1, cold, {}, ()),
-        Options(Path("d"), None, 1024, 10**6),
-        vllm_0_26,
-        torch.device("cpu"),
-        0,
-    )
-    runners, truth = [], {}
-    for number in cold:
-        experts = torch.nn.Module()
-        runner = runner_of(number, experts)
-        for name, size in (("w13_weight", (256, 512)), ("w2_weight", (512, 128)), ("w2_weight_scale", ())):
-            experts.register_parameter(name, frozen(torch.randn(EXPERTS, *size)))
-        truth[number] = torch.stack([experts.w13_weight[:, 0, 0], experts.w2_weight[:, 0, 0]]).clone()
-        named = lambda experts=experts: dict(experts.named_parameters())  # noqa: E731
-        placed = rank.placing.built(number, runner.layer_name, EXPERTS, named())
-        rank.placing.loaded(placed, named, lambda: None)
-        runners.append((number, runner))
-    line = rank.loaded(torch.nn.Module(), [runner for _, runner in runners], resident.Steps(8, 8192))
+    cold, driver = {0: tuple(range(40, 64)), 1: (), 2: tuple(range(20))}, HostDriver()
+    rank = rank_of(cold, driver)
+    runners = {number: built(rank, number) for number in cold}
+    line = rank.loaded(torch.nn.Module(), runners.values(), resident.Steps(8, 8192))
     assert PLACED.search(line), line
     rank.warm()
     chance, read = random.Random(4), set()
     for step in range(1500):
-        is_long = chance.random() < 0.1
-        rank.step(2000 if is_long else 4)
-        for number, runner in runners:
-            first = 32 * (step // 750)
+        tokens, first = 2000 if chance.random() < 0.1 else 4, 32 * (step // 750)
+        rank.step(tokens)
+        for number, runner in runners.items():
             ids = torch.tensor([chance.randrange(first, first + 32) for _ in range(16)])
-            state, experts = runner.router.eplb_state, runner.routed_experts
-            rows = state.logical_to_physical_map[ids, 0]
-            if state.should_record_tensor:
-                state.expert_load_view.index_add_(0, rows, torch.ones(len(rows), dtype=torch.int32))
-            kernel = experts.quant_method.moe_kernel
-            found = kernel.apply(torch.zeros(2000 if is_long else 4, 1), experts.w13_weight, experts.w2_weight, rows)
-            assert (found == truth[number][:, ids]).all(), (step, number, is_long)
-            read.add((number, is_long, kernel.read == experts.w13_weight.data_ptr()))
+            read.add((number, tokens, visited(runner, ids, tokens)))
         if (decision := rank._live._decision) is not None:
             decision.join()
-    assert read == {
-        (0, False, True),
-        (0, True, False),
-        (1, False, True),
-        (1, True, True),
-        (2, False, True),
-        (2, True, False),
-    }
+    in_place = {(number, 4, True) for number in cold} | {(1, 2000, True)}
+    assert read == in_place | {(0, 2000, False), (2, 2000, False)}
     known = rank._live._decider._following  # type: ignore[union-attr]
     assert known.swapped > 20, known.swapped
     assert set(known.cold(rank._live._orders())[0]) <= set(range(32)), "the unvisited half is cold"
     rank.close()
-    assert not drivers[0].spaces
-    assert not drivers[0].files
+    assert not driver.spaces
+    assert not driver.files
     print("life")
 
 

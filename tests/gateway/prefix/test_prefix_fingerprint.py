@@ -135,3 +135,9 @@ def test_a_body_of_400_kb_costs_under_5_ms_of_cpu(turns: int, size: int) -> None
     best_s = min(cpu_s() for _ in range(20))  # others use the same cores and caches
     print(f"{turns} turns, {len(fingerprint(body).names)} blocks: {best_s * 1e3:.2f} ms")
     assert best_s < 0.005
+
+
+@pytest.mark.parametrize("before", [0, 1, 127, 128, 895, 896, 897, 1023, 1024, 5000])
+def test_a_blob_is_found_wherever_it_begins_and_is_one_block(before: int) -> None:
+    segment = b"-" * before + b'"data":"' + b"A" * 1024 + b'"' + b"-" * 2000
+    assert fingerprint_of([segment]).blobs == 1
