@@ -21,8 +21,9 @@ from appliance.checkpoint.catalogue import Geometry
 from appliance.errors import PlanError
 from appliance.plan import jsonfile
 from appliance.printable import printable
+from appliance.residency.document import COUNTS_SCHEMA
 
-SCHEMA = "moe-appliance.routing-stats/1"
+SCHEMA = COUNTS_SCHEMA
 _KEYS = {"schema", "model", "tokens", "counts"}
 _REMEDY = "give statistics that were counted for this model, or choose without them: --select uniform"
 _MOST = 2**53

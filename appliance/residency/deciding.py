@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .document import text
+from .document import COUNTS_SCHEMA, text
 from .errors import SAYS
 from .following import Figures, Following, Orders
 from .live import Move
@@ -32,7 +32,6 @@ COUNTS, LEARNED, FIGURES = "counts.json", "learned.json", "figures.json"
 PRIVATE_MODE = 0o600
 WRITE_S = 10.0
 """The page looks that often."""
-COUNTS_SCHEMA = "moe-appliance.routing-stats/1"
 FIGURES_SCHEMA = "moe-appliance.residency-figures/1"
 
 

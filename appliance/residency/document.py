@@ -18,6 +18,8 @@ from typing import Any
 from .errors import ResidencyError
 
 SCHEMA = "moe-appliance.residency/1"
+COUNTS_SCHEMA = "moe-appliance.routing-stats/1"
+"""Of the counts that a plan is made by, and the plugin writes (appliance/plan/stats.py)."""
 FILE = "MOE_RESIDENCY_FILE"
 """The variable that names the document's file."""
 REMEDY = "write it anew: moe-appliance plan export PLAN --to residency --out FILE"

@@ -55,16 +55,17 @@ def pages_of(row_bytes: int, rows: int, cold: int) -> Pages | None:
     """The pages of a tensor of `rows` rows, the last `cold` of which are cold; None = it stays as it is.  (2, 3)"""
     if cold * row_bytes < PAGE_BYTES:
         return None
-    device = _pages((rows - cold) * row_bytes)
-    return Pages(device, _pages(rows * row_bytes) - device)
+    device = page_count((rows - cold) * row_bytes)
+    return Pages(device, page_count(rows * row_bytes) - device)
 
 
 def in_pages(count: int) -> int:
     """`count` bytes in whole pages, bytes."""
-    return _pages(count) * PAGE_BYTES
+    return page_count(count) * PAGE_BYTES
 
 
-def _pages(count: int) -> int:
+def page_count(count: int) -> int:
+    """Pages that `count` bytes take."""
     return -(-count // PAGE_BYTES)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from .driver import Driver
 from .errors import ResidencyError
-from .layout import CHUNK_BYTES, PAGE_BYTES, Pages, chunks_of
+from .layout import CHUNK_BYTES, Pages, chunks_of, page_count
 from .staging import PARTS, Copy
 from .vmm import MixedRange, aliased, chunk, mapped
 
@@ -88,7 +88,7 @@ class Ranges:
         """`count` bytes of VRAM that the engine's own account sees: what torch allocates once the weights were measured
         stands in nobody's. Raises ResidencyError."""
         torch.cuda.empty_cache()
-        pages = Pages(-(-count // PAGE_BYTES), 0)
+        pages = Pages(page_count(count), 0)
         made = mapped(self._driver, pages, self._card, self._node)
         self._staging.append(made.free)
         self._scratch_bytes += pages.device_bytes
@@ -118,7 +118,7 @@ class Ranges:
 
 def whole(parameter: torch.Tensor) -> Pages:
     """All of it in host RAM."""
-    return Pages(0, -(-parameter.nbytes // PAGE_BYTES))
+    return Pages(0, page_count(parameter.nbytes))
 
 
 def permute(parameter: torch.nn.Parameter, rows: Sequence[int]) -> None:

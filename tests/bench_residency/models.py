@@ -116,7 +116,8 @@ def _around(chance: torch.Generator, value: float, *size: int) -> torch.Tensor:
     return value * (0.7 + 0.6 * torch.rand(*size, generator=chance))
 
 
-def _backbone(tensors: Tensors, chance: torch.Generator, shape: Shape) -> None:
+def _frame(tensors: Tensors, chance: torch.Generator, shape: Shape) -> None:
+    """What all of them have beside routers and experts."""
     for name in ("model.embed_tokens", "lm_head"):
         tensors[f"{name}.weight"] = _normal(chance, VOCABULARY, shape.hidden)
     tensors["model.norm.weight"] = torch.ones(shape.hidden, dtype=torch.bfloat16)
@@ -124,10 +125,16 @@ def _backbone(tensors: Tensors, chance: torch.Generator, shape: Shape) -> None:
         name = f"model.layers.{layer}"
         for norm in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"{name}.{norm}.weight"] = torch.ones(shape.hidden, dtype=torch.bfloat16)
-        for norm in ("q_norm", "k_norm"):
-            tensors[f"{name}.self_attn.{norm}.weight"] = torch.ones(shape.head, dtype=torch.bfloat16)
         for letter, out, into in _attention(shape):
             tensors[f"{name}.self_attn.{letter}_proj.weight"] = _normal(chance, out, into)
+
+
+def _backbone(tensors: Tensors, chance: torch.Generator, shape: Shape) -> None:
+    _frame(tensors, chance, shape)
+    for layer in range(shape.layers):
+        name = f"model.layers.{layer}"
+        for norm in ("q_norm", "k_norm"):
+            tensors[f"{name}.self_attn.{norm}.weight"] = torch.ones(shape.head, dtype=torch.bfloat16)
         tensors[f"{name}.mlp.gate.weight"] = _normal(chance, shape.experts, shape.hidden)
 
 
@@ -201,15 +208,10 @@ _METHODS: dict[str, tuple[Callable[[Shape], dict[str, Any]] | None, _Expert]] = 
 def _gpt_oss(folder: Path, tensors: Tensors, chance: torch.Generator, shape: Shape) -> None:
     """MXFP4: vLLM reads it in gpt-oss's form alone, all experts of a layer in one tensor."""
     _gpt_oss_config(folder, shape)
-    for name in ("model.embed_tokens", "lm_head"):
-        tensors[f"{name}.weight"] = _normal(chance, VOCABULARY, shape.hidden)
-    tensors["model.norm.weight"] = torch.ones(shape.hidden, dtype=torch.bfloat16)
+    _frame(tensors, chance, shape)
     for layer in range(shape.layers):
         name = f"model.layers.{layer}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{name}.{norm}.weight"] = torch.ones(shape.hidden, dtype=torch.bfloat16)
-        for letter, out, into in _attention(shape):
-            tensors[f"{name}.self_attn.{letter}_proj.weight"] = _normal(chance, out, into)
+        for letter, out, _ in _attention(shape):
             tensors[f"{name}.self_attn.{letter}_proj.bias"] = _normal(chance, out)
         tensors[f"{name}.self_attn.sinks"] = _normal(chance, shape.heads)
         tensors[f"{name}.mlp.router.weight"] = _normal(chance, shape.experts, shape.hidden)
