@@ -9,15 +9,32 @@ from tests.bench_residency import workers_named
 from tests.bench_residency.comparing import agreement, ratio
 
 
+def _answers(*answers: list[dict[str, float]]) -> dict[str, list[list[dict[str, float]]]]:
+    return {"tokens": list(answers), "long_tokens": [[{"9": -0.5}]]}
+
+
 def test_tokens_are_compared_place_by_place() -> None:
-    one = {"tokens": [[1, 2], [3]], "long_tokens": [[9]]}
-    other = {"tokens": [[1, 5], [3]], "long_tokens": [[9]]}
-    assert agreement(one, one) == "3 of 3, long prompts 1 of 1"
-    assert agreement(one, other) == "2 of 3, long prompts 1 of 1"
+    one = _answers([{"1": -0.1, "2": -2.0}, {"5": -0.7, "6": -0.75}], [{"3": -0.2}])
+    other = _answers([{"1": -0.2, "2": -1.9}, {"6": -0.7, "5": -0.72}], [{"3": -0.2}])
+    assert agreement(one, one).startswith("3 of 3 (logprobs apart by 0.0000, at most 0.0000), long prompts 1 of 1 ")
+    assert agreement(one, other).startswith(
+        "2 of 3 (logprobs apart by 0.0500, at most 0.1000; 1 of 2 answers part, at tokens apart by at most 0.0200), "
+    )
+
+
+def test_behind_the_first_difference_logprobs_say_nothing() -> None:
+    one = _answers([{"1": -0.1}, {"7": -0.1}])
+    other = _answers([{"2": -0.1, "1": -0.4}, {"7": -9.0}])
+    said = "1 of 2 (no token equal; 1 of 1 answers part, at tokens apart by at most 0.3000), "
+    assert agreement(one, other).startswith(said)
+
+
+def test_a_token_that_the_other_never_thought_of_is_infinitely_far() -> None:
+    assert "apart by at most inf" in agreement(_answers([{"1": -0.1}]), _answers([{"2": -0.1, "3": -2.0}]))
 
 
 def test_a_run_that_failed_is_not_taken_for_one_that_differs() -> None:
-    assert agreement({"error": "x"}, {"tokens": [[1]]}) == "not compared: one of them has no tokens"
+    assert agreement({"error": "x"}, _answers()) == "not compared: one of them has no tokens"
 
 
 def test_the_workers_that_runs_name_are_there() -> None:

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from tests.bench_residency.comparing import agreement, ratio
 from tests.bench_residency.models import BACKENDS
-from tests.bench_residency.runs import PAIRS, SHARES, Run, equal, fits, pace, paired
+from tests.bench_residency.runs import SHARES, Run, budgets, equal, fits, kernel, killed, pace, paired
 
 ROOT = Path(__file__).parents[2]
 TAIL = 1500
@@ -35,11 +36,11 @@ def main(argv: list[str] | None = None) -> int:
     shutil.rmtree(plugin, ignore_errors=True)
     shutil.copytree(ROOT / "appliance" / "residency", plugin / "moe_residency")
     bench = Bench(args.folder, plugin, time.monotonic() + args.seconds)
-    for group in args.groups:
-        runs = _groups(args.folder)[group]()
-        with ThreadPoolExecutor(args.at_once if group.startswith("equal") else 1) as pool:
+    for is_beside, groups in groupby(args.groups, lambda group: group.startswith("equal")):
+        runs = [run for group in groups for run in _groups(args.folder)[group]()]
+        with ThreadPoolExecutor(args.at_once if is_beside else 1) as pool:
             list(pool.map(bench.run, runs))
-        for line in [*bench.agreements(runs), *(bench.costs() if group == "paired" else ())]:
+        for line in [*bench.agreements(runs), *bench.costs(runs)]:
             print(line, flush=True)
     return int(any("error" in found for found in bench.found.values()))
 
@@ -50,7 +51,10 @@ def _groups(folder: Path) -> dict[str, Callable[[], list[Run]]]:
 
     made: dict[str, Callable[[], list[Run]]] = {
         "fits": lambda: fits(folder),
+        "budgets": lambda: budgets(folder),
         "follow": paced("exact", "shift"),
+        "kernel": lambda: kernel(folder),
+        "kill": lambda: killed(folder),
         "paired": lambda: paired(folder),
         "pace": paced("stock", *(f"{how}-{share}" for share in SHARES for how in ("ours", "uva", "prefetch"))),
     }
@@ -67,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("groups", nargs="*", default=["fits"], choices=sorted(_groups(Path())), metavar="GROUP")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench-residency"), help="for all that is made")
     parser.add_argument("--seconds", type=float, default=3600.0, help="no run begins, and none goes on, after them")
-    parser.add_argument("--at-once", type=int, default=4, help="runs of an equal-* group beside each other")
+    parser.add_argument("--at-once", type=int, default=4, help="runs of equal-* groups beside each other")
     return parser
 
 
@@ -85,7 +89,10 @@ class Bench:
         if left <= 0:
             self.found[run.name] = {"error": "no time was left"}
             return
-        argv = [sys.executable, "-m", "tests.bench_residency.child", json.dumps({"llm": run.llm, "steps": run.steps})]
+        if run.prepare:
+            run.prepare()
+        program = f"tests.bench_residency.{run.program}"
+        argv = [sys.executable, "-m", program, json.dumps({"llm": run.llm, "steps": run.steps})]
         with log.open("wb") as file:
             child = subprocess.Popen(
                 argv, cwd=ROOT, env=self._environ(run), stdout=file, stderr=file, start_new_session=True
@@ -97,6 +104,11 @@ class Bench:
         text = log.read_text(errors="replace")
         line = next((line for line in text.splitlines() if line.startswith("RESULT ")), None)
         found = json.loads(line.removeprefix("RESULT ")) if line else {"error": f"ended: {text[-TAIL:]}"}
+        if run.dies:
+            time.sleep(1.0)
+            query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
+            found["vram_after"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+            found = {"error": "it lives"} if "error" not in found else {"died": found.pop("error"), **found}
         self.found[run.name] = found
         (self._folder / "report.json").write_text(json.dumps(self.found))
         shown = {key: value for key, value in found.items() if "tokens" not in key}
@@ -109,9 +121,10 @@ class Bench:
             if run.compare:
                 yield f"{run.name} against {run.compare}: {agreement(self.found[run.name], self.found[run.compare])}"
 
-    def costs(self) -> Iterator[str]:
-        """Ours to stock, over pairs of boots that both came to their end."""
-        both = [(self.found[f"pair-{pair}-ours-30"], self.found[f"pair-{pair}-stock"]) for pair in range(PAIRS)]
+    def costs(self, runs: list[Run]) -> Iterator[str]:
+        """Ours to stock, over pairs of boots that both came to their end; nothing where there are none."""
+        pairs = {run.name.split("-")[1] for run in runs if run.name.startswith("pair-")}
+        both = [(self.found[f"pair-{pair}-ours-30"], self.found[f"pair-{pair}-stock"]) for pair in pairs]
         for what in ("skewed", "skewed_prefill"):
             whole = [(ours[what], stock[what]) for ours, stock in both if what in ours and what in stock]
             for key in whole[0][0] if len(whole) > 1 else ():

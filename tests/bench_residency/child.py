@@ -19,11 +19,13 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 
-from tests.bench_residency.comparing import agreement
+from tests.bench_residency.comparing import agreement, compared
 from tests.bench_residency.models import VOCABULARY
 
 GREEDY_TOKENS = 48
-SHORT, LONG = (7, 33, 120, 400), (1500, 3000, 4000)
+LIKELY = 4
+"""Tokens whose logprobs are kept at each place."""
+SHORT, LONG = (7, 15, 33, 64, 120, 200, 400, 800), (1500, 3000, 4000)
 """Prompts, tokens; the long ones read staging."""
 STREAMS = (1, 2, 4)
 DECODED = 160
@@ -46,9 +48,20 @@ class Child:
         return self._llm.collective_rpc(method, args=arguments)[0]
 
     def _greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
-        how = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+        return list(self._answer(prompt, tokens).token_ids)
+
+    def _likely(self, prompt: Sequence[int], tokens: int) -> list[dict[str, float]]:
+        """At each place the likeliest tokens and their logprobs, the chosen one first."""
+        answer = self._answer(prompt, tokens, LIKELY)
+        return [
+            {str(token): likely[token].logprob for token in (chosen, *likely)}
+            for chosen, likely in zip(answer.token_ids, answer.logprobs, strict=True)
+        ]
+
+    def _answer(self, prompt: Sequence[int], tokens: int, likely: int | None = None) -> Any:
+        how = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=likely)
         (answer,) = self._llm.generate([{"prompt_token_ids": list(prompt)}], how, use_tqdm=False)
-        return list(answer.outputs[0].token_ids)
+        return answer.outputs[0]
 
     def _start(self, tokens: int) -> str:
         name, self._next = str(self._next), self._next + 1
@@ -65,23 +78,24 @@ class Child:
     def tokens(self, after: str = "") -> None:
         """Greedy answers to short and long prompts; `after` what happened in between, they are compared with those of
         the first call."""
-        short = [self._greedy(prompt_of(size, size), GREEDY_TOKENS) for size in SHORT]
-        long = [self._greedy(prompt_of(size, size), GREEDY_TOKENS // 2) for size in LONG]
+        short = [self._likely(prompt_of(size, size), GREEDY_TOKENS) for size in SHORT]
+        long = [self._likely(prompt_of(size, size), GREEDY_TOKENS // 2) for size in LONG]
         answers = {"tokens": short, "long_tokens": long}
         if after:
-            self.found[f"after_{after}"] = agreement(self.found, answers)
+            self.found[f"after_{after}"] = agreement(answers, self.found)
         else:
             self.found |= answers
 
     def while_following(self, tokens: int) -> None:
         """The same answer while rows stay, and while they follow traffic."""
         self._rpc("follow", False)
-        before, captured = self._greedy(prompt_of(40, 9), tokens), self._rpc("captured")
+        before, captured = self._likely(prompt_of(40, 9), tokens), self._rpc("captured")
         self._rpc("follow", True)
-        after = self._greedy(prompt_of(40, 9), tokens)
-        equal = sum(one == other for one, other in zip(before, after, strict=True))
+        after = self._likely(prompt_of(40, 9), tokens)
         graphs = (captured, self._rpc("captured"))
-        self.found["while_following"] = {"equal": equal, "of": tokens, "graphs": graphs} | self._rpc("following")
+        self.found["while_following"] = {"equal": compared([after], [before]), "graphs": graphs} | self._rpc(
+            "following"
+        )
 
     def swaps(self) -> None:
         """Exchanges at random under load, with every expert's bytes compared."""
@@ -92,6 +106,15 @@ class Child:
         experts = sum(map(len, before.values()))
         is_equal, staged = before == self._rpc("digests"), self._rpc("staged_rows_equal")
         self.found["swaps"] = {"swaps": SWAPS, "experts": experts, "equal": is_equal, "staged_equal": staged}
+
+    def killed(self, seconds: float) -> None:
+        """The worker is killed from outside while rows change places; `left`: exchanges that were still to come."""
+        self._rpc("swap_at_random", 100 * SWAPS, 3)
+        self._greedy(prompt_of(40, 9), 8)
+        self.found["left"] = self._rpc("swaps_left")
+        self._rpc("die_in", seconds)
+        while True:
+            self._greedy(prompt_of(40, 9), 40)
 
     def decode(self, name: str) -> None:
         """Tokens/s of each of 1, 2 and 4 streams, by the median gap."""

@@ -3,17 +3,24 @@ checkpoints and documents that a run needs, made in a folder."""
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from appliance.plan.order import Step, candidates, coldest_first, level
 from appliance.residency.document import FILE, Residency, text
 from appliance.residency.options import FOLDER, FOLLOW, STAGING_TOKENS
 from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, Shape, checkpoint, config
-from tests.bench_residency.workers_named import ALL_VRAM, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
+from tests.bench_residency.workers_named import ALL_VRAM, DIES_LOADING, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
 
 ZIPF = 1.2
+SPREAD = 0.9
+"""Of the exponent over layers, as a share."""
 SHARES = {"15": 21, "30": 42, "50": 64}
 """Name -> cold experts of 128 in each layer: 16, 33 and 50 %."""
 LAYERS_OFF = {"15": (6, 1), "30": (3, 1), "50": (2, 1)}
@@ -26,13 +33,18 @@ QUICK = {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`llm`: arguments of vllm.LLM; `env`: on top of the runner's; `compare`: the run whose tokens these should be."""
+    """`llm`: arguments of vllm.LLM; `env`: on top of the runner's; `compare`: the run whose tokens these should be;
+    `program`: the module that measures; `dies`: that is what is measured; `prepare`: what must be done first, once the
+    runs before have ended."""
 
     name: str
     llm: dict[str, Any]
     steps: list[list[Any]]
     env: dict[str, str] = field(default_factory=dict)
     compare: str = ""
+    program: str = "child"
+    dies: bool = False
+    prepare: Callable[[], object] | None = None
 
 
 def document(folder: Path, shape: Shape, cold: int, scattered: bool = True, tensors: tuple[str, ...] = ()) -> Path:
@@ -42,10 +54,13 @@ def document(folder: Path, shape: Shape, cold: int, scattered: bool = True, tens
         layer: tuple(sorted(chance.sample(experts, cold))) if scattered else tuple(experts[-cold:])
         for layer in range(shape.layers)
     }
-    residency = Residency("sha256:bench", "bench", shape.layers, shape.experts, shape.top_k, 1, chosen, {}, tensors)
     path = folder / f"{shape.hidden}-{shape.layers}-{cold}-{'scattered' if scattered else 'last'}.json"
-    path.write_text(text(residency))
+    path.write_text(text(_residency(shape, chosen, tensors)))
     return path
+
+
+def _residency(shape: Shape, cold: dict[int, tuple[int, ...]], tensors: tuple[str, ...] = ()) -> Residency:
+    return Residency("sha256:bench", "bench", shape.layers, shape.experts, shape.top_k, 1, cold, {}, tensors)
 
 
 def equal(folder: Path, methods: tuple[str, ...], runner_v2: bool) -> list[Run]:
@@ -55,7 +70,7 @@ def equal(folder: Path, methods: tuple[str, ...], runner_v2: bool) -> list[Run]:
     for method in methods:
         model = str(checkpoint(folder / method, method))
         llm = _llm(model, moe_backend=BACKENDS[method], max_num_batched_tokens=4096, **KV, **QUICK)
-        env = {"VLLM_USE_V2_MODEL_RUNNER": "1"} if runner_v2 else {}
+        env = {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner_v2))}
         name = f"{method}-v2" if runner_v2 else method
         live = [["tokens"], ["while_following", 600], ["swaps"], ["tokens", "swaps"], ["rpc", "placed", "placed"]]
         runs += [
@@ -88,7 +103,9 @@ def _pace(folder: Path) -> list[Run]:
     in_place = [["rpc", "", "stage_above", 1 << 30], ["prefill", "even_prefill_in_place"]]
     staged = [["rpc", "", "stage_above", STAGING_TOKENS]]
     counted = [["rpc", "", "cold_visits"], ["decode", "even_counted"], ["rpc", "cold_visits", "cold_visits"]]
-    ours = [*even, *counted, *in_place, *staged, *skewed, ["rpc", "copy_rate", "copy_rate"]]
+    ours = [*even, *counted, *in_place, *staged, *skewed, ["rpc", "", "cold_visits"], ["decode", "skewed_counted"]]
+    ours += [["rpc", "skewed_cold_visits", "cold_visits"], in_place[0], ["prefill", "skewed_prefill_in_place"]]
+    ours += [["rpc", "copy_rate", "copy_rate"]]
     runs = [Run("stock", llm | {"worker_cls": STOCK}, [*even, *skewed], env)]
     for share, cold in SHARES.items():
         every, off = LAYERS_OFF[share]
@@ -109,6 +126,62 @@ def _pace(folder: Path) -> list[Run]:
     return [*runs, Run("shift", placed, shift, env | file), Run("exact", placed, exact, env | file)]
 
 
+def killed(folder: Path) -> list[Run]:
+    """A worker killed while it loads, and while rows change places, and the start after that."""
+    model = str(checkpoint(folder / "bf16", "bf16"))
+    llm = _llm(model, moe_backend=BACKENDS["bf16"], max_num_batched_tokens=4096, **KV, **QUICK)
+    state = folder / "state"
+    state.mkdir(exist_ok=True)
+    file = {FILE: str(document(folder, SMALL, SMALL.experts * 3 // 10, tensors=(EMBEDDING,))), FOLDER: str(state)}
+    placed = llm | {"worker_cls": PLACED}
+    loading = [
+        Run(f"kill-loading-{after}", placed, [], file | {DIES_LOADING: str(after)}, dies=True) for after in (0.6, 1.5)
+    ]
+    swapping = [Run(f"kill-swapping-{after}", placed, [["killed", after]], file, dies=True) for after in (0.05, 1.3)]
+    again = [["tokens"], ["swaps"], ["tokens", "swaps"], ["rpc", "placed", "placed"], ["rpc", "vram", "vram"]]
+    runs = [Run("kill-stock", llm, [["tokens"]])]
+    for run in (*loading, *swapping):
+        runs += [run, Run(f"{run.name}-next", placed, again, file, "kill-stock")]
+    return runs
+
+
+def budgets(folder: Path) -> list[Run]:
+    """The same number of cold experts, the same in each layer or by visits over all layers; traffic that is even in the
+    first layer and very uneven in the last one. The visits are counted by an engine first."""
+    named = {run.name: run for run in _pace(folder)}
+    ours, state = named["ours-30"], folder / "counted"
+    state.mkdir(exist_ok=True)
+    skew: list[Any] = ["rpc", "", "skew", ZIPF, 0, SPREAD]
+    counting: list[list[Any]] = [skew, *(["decode", "counting"] for _ in range(16))]
+    visits: list[list[Any]] = [["rpc", "", "cold_visits"], ["decode", "skewed"], ["rpc", "cold_visits", "cold_visits"]]
+    in_place = [["rpc", "", "stage_above", 1 << 30], ["prefill", "skewed_prefill_in_place"]]
+    steps = [skew, *visits, ["prefill", "skewed_prefill"], *in_place, ["rpc", "placed", "placed"]]
+    runs = [replace(ours, name="budgets-counting", steps=counting, env=ours.env | {FOLDER: str(state)})]
+    for name, order in (("level", level), ("visits", None)):
+        file = folder / f"budgets-{name}.json"
+        prepare = partial(_by_counts, state / "counts.json", file, order)
+        runs.append(
+            replace(ours, name=f"budgets-{name}", steps=steps, env=ours.env | {FILE: str(file)}, prepare=prepare)
+        )
+    return [*runs, replace(named["stock"], name="budgets-stock", steps=[skew, ["decode", "skewed"]])]
+
+
+def _by_counts(counts: Path, file: Path, by_layer: Callable[..., Iterator[Step]] | None) -> None:
+    visits = {int(layer): counted for layer, counted in json.loads(counts.read_text())["counts"].items()}
+    going = {layer: candidates(MIDDLE.experts, MIDDLE.top_k, counted) for layer, counted in visits.items()}
+    steps = by_layer(going) if by_layer else coldest_first(going, visits)
+    cold: dict[int, list[int]] = {layer: [] for layer in visits}
+    for layer, experts in islice(steps, SHARES["30"] * MIDDLE.layers):
+        cold[layer] += experts
+    chosen = {layer: tuple(sorted(experts)) for layer, experts in cold.items() if experts}
+    file.write_text(text(_residency(MIDDLE, chosen)))
+
+
+def kernel(folder: Path) -> list[Run]:
+    """One layer's kernel over two memories."""
+    return [Run("kernel", {}, [], program="kernel")]
+
+
 def fits(folder: Path) -> list[Run]:
     """A model with more weight bytes than the card has."""
     llm = _llm(str(config(folder / "huge", HUGE)), load_format="dummy", moe_backend="triton")
@@ -125,7 +198,7 @@ def paired(folder: Path) -> list[Run]:
     """What offload costs a machine that holds everything: boots of stock and of ours, interleaved as AB BA AB BA ..."""
     named = {run.name: run for run in _pace(folder)}
     stock, ours = named["stock"], named["ours-30"]
-    steps = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
+    steps: list[list[Any]] = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
     runs = []
     for pair in range(PAIRS):
         both = [replace(run, name=f"pair-{pair}-{run.name}", steps=steps) for run in (stock, ours)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
-from typing import Any, ClassVar
+from threading import Timer
+from typing import Any
 
 import torch
 from moe_residency import resident
@@ -15,15 +17,13 @@ from vllm.compilation.counter import compilation_counter
 from vllm.model_executor.layers.fused_moe.router.routing_simulator_router import RoutingSimulator, RoutingStrategy
 from vllm.v1.worker.gpu_worker import Worker
 
-from tests.bench_residency.workers_named import ENLIVEN, STRATEGY
+from tests.bench_residency.workers_named import DIES_LOADING, ENLIVEN, STRATEGY
 
 STD = 0.03
 
 
-class Skewed(RoutingStrategy):  # type: ignore[misc]
-    """Top-k of the router's logits and a vector on the card that is rewritten in place."""
-
-    vector: ClassVar[torch.Tensor | None] = None
+class TopK(RoutingStrategy):  # type: ignore[misc]
+    """The router's best, as they come."""
 
     def route_tokens(
         self,
@@ -33,13 +33,27 @@ class Skewed(RoutingStrategy):  # type: ignore[misc]
         indices_type: torch.dtype | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights float32 and ids, both [tokens, top-k]."""
-        if Skewed.vector is None:
-            Skewed.vector = torch.zeros(router_logits.shape[-1], device=router_logits.device)
-        found, ids = torch.topk(router_logits.float() + Skewed.vector, top_k, dim=-1)
+        found, ids = torch.topk(router_logits.float(), top_k, dim=-1)
         return torch.softmax(found, -1), ids.to(indices_type or torch.int32)
 
 
-RoutingSimulator.register_strategy(STRATEGY, Skewed())
+RoutingSimulator.register_strategy(STRATEGY, TopK())
+
+
+def _skewed(router: Any, skew: torch.Tensor) -> None:
+    """Have a router add a vector on the card to its logits; graphs hold its address, so it is rewritten in place."""
+    compute = router._compute_routing
+
+    def computed(hidden_states: torch.Tensor, router_logits: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        return compute(hidden_states, router_logits.float() + skew, *rest, **named)
+
+    router._compute_routing = computed
+
+
+def _die_in(seconds: float) -> None:
+    timer = Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL))
+    timer.daemon = True
+    timer.start()
 
 
 class Seen:
@@ -47,8 +61,15 @@ class Seen:
 
     def load_model(self, **named: Any) -> None:
         """As the worker does."""
+        if seconds := os.environ.get(DIES_LOADING):
+            _die_in(float(seconds))
         super().load_model(**named)  # type: ignore[misc]
         if os.environ.get(ENLIVEN):
+            compilation = self.vllm_config.compilation_config  # type: ignore[attr-defined]
+            routers = [compilation.static_forward_context[name].router for name in compilation.static_all_moe_layers]
+            self._skews = torch.zeros((len(routers), routers[0].global_num_experts), device="cuda")
+            for router, skew in zip(routers, self._skews, strict=True):
+                _skewed(router, skew)
             chance = torch.Generator(device="cuda").manual_seed(11)
             for name, parameter in self.model_runner.get_model().named_parameters():  # type: ignore[attr-defined]
                 if "norm" in name:
@@ -58,13 +79,19 @@ class Seen:
             torch.cuda.synchronize()
 
     @torch.inference_mode()
-    def skew(self, exponent: float, shift: int = 0) -> None:
-        """Zipf over experts: expert `shift` is the most visited one. 0 = as the router says."""
-        assert Skewed.vector is not None
-        count = len(Skewed.vector)
-        places = torch.arange(count, device=Skewed.vector.device)
-        Skewed.vector[(places + shift) % count] = -exponent * torch.log(1.0 + places)
+    def skew(self, exponent: float, shift: int = 0, spread: float = 0.0) -> None:
+        """Zipf over experts: expert `shift` is the most visited one. 0 = as the router says. `spread`: the first
+        layer's exponent is so much less, as a share, and the last one's more."""
+        layers, experts = self._skews.shape
+        ranks = torch.arange(experts, device="cuda")
+        for layer in range(layers):
+            of_layer = exponent * (1 + spread * (2 * layer / max(1, layers - 1) - 1))
+            self._skews[layer, (ranks + shift) % experts] = -of_layer * torch.log(1.0 + ranks)
         torch.cuda.synchronize()
+
+    def die_in(self, seconds: float) -> None:
+        """As the kernel's memory killer does it."""
+        _die_in(seconds)
 
     def captured(self) -> int:
         """CUDA graphs so far."""
@@ -115,19 +142,17 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
         now = known.rates.cold_share(known.cold(live._orders()))
         return {"swapped": known.swapped, "tokens": known.tokens, "now": now, "best": best / every}
 
-    @torch.inference_mode()
-    def cold_visits(self) -> tuple[int, int]:
-        """Visits to cold rows and to all, since the last call; only where nothing follows."""
-        torch.cuda.synchronize()
-        counters, layers = self._resident.counters, sorted(self._resident.placing.layers.items())
-        counted = counters.loads.tolist()
-        counters.loads.zero_()
-        cold = every = 0
-        for row, (number, placed) in zip(counted, layers, strict=True):
-            end = len(placed.rows)
-            cold += sum(row[end - len(self._residency.cold_of(number)) : end])
-            every += sum(row[:end])
-        return cold, every
+    def cold_visits(self) -> dict[str, float]:
+        """Of the readings since the last call: tokens, visits, the share of them that were to cold rows. Only where no
+        rows move."""
+        known = self._resident._live._decider._following
+        counted = [(layer, expert, visits) for layer, row in known.totals.items() for expert, visits in enumerate(row)]
+        cold = known.cold(self._resident._live._orders())
+        every = sum(visits for *_, visits in counted)
+        there = sum(visits for layer, expert, visits in counted if expert in cold.get(layer, ()))
+        before, self._counted = getattr(self, "_counted", (0, 0, 0)), (known.tokens, every, there)
+        tokens, every, there = (now - then for now, then in zip(self._counted, before, strict=True))
+        return {"tokens": tokens, "visits": every, "cold_share": there / max(1, every)}
 
     @torch.inference_mode()
     def digests(self) -> dict[int, list[int]]:
