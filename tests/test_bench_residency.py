@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from tests.bench_residency import workers_named
-from tests.bench_residency.comparing import agreement, ratio
+from tests.bench_residency.comparing import agreement, ratio, settled
 
 
 def _answers(*answers: list[dict[str, float]]) -> dict[str, list[list[dict[str, float]]]]:
@@ -43,6 +43,18 @@ def test_the_workers_that_runs_name_are_there() -> None:
     named = {workers_named.STOCK, workers_named.PLACED, workers_named.UNMAPPED, workers_named.ALL_VRAM}
     assert {name.rpartition(".")[2] for name in named} <= classes
     assert {name.rpartition(".")[0] for name in named} == {"tests.bench_residency.workers"}
+
+
+def test_traffic_is_followed_once_ten_seconds_are_as_good_as_the_best_placement() -> None:
+    shares = [0.5] * 4 + [0.11] * 8
+    rows: list[dict[str, float]] = [{"at": 20.0, "visits": 0, "cold_visits": 0}]
+    for share in shares:
+        last = rows[-1]
+        rows.append(
+            {"at": last["at"] + 2, "visits": last["visits"] + 100, "cold_visits": last["cold_visits"] + 100 * share}
+        )
+    assert settled(rows, best=0.1) == 8.0
+    assert settled(rows, best=0.09) is None
 
 
 def test_pairs_of_boots_are_compared_by_their_ratios_with_an_honest_interval() -> None:

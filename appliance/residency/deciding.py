@@ -1,4 +1,4 @@
-"""What the deciding rank makes of the counts: swaps, and files for the operator. Touches one folder.
+"""What the deciding rank makes of the counts: a change, and files for the operator. Touches one folder.
 
 Three files, each replaced at once, each readable by its owner only, each written anew when a reading comes and the last
 one is `WRITE_S` old:
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from .document import COUNTS_SCHEMA, text
 from .errors import SAYS
 from .following import Figures, Following, Orders
-from .live import Move
+from .live import Change
 
 if TYPE_CHECKING:  # it needs torch
     from .counters import Reading
@@ -55,7 +55,7 @@ class Deciding:
                     (folder / name).unlink(missing_ok=True)
                     _unfinished(folder / name).unlink(missing_ok=True)
 
-    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
+    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Change:
         """Raises nothing that is foreseen."""
         counted = zip(self._layers, reading.visits(), strict=True)
         visits = {layer: row[: len(then[layer])] for layer, row in counted if layer is not None and layer in then}
@@ -65,7 +65,7 @@ class Deciding:
             self._written_at = self._clock()
             with self._told():
                 self._write(self._folder, figures, now)
-        return [(swap.layer, swap.hot, swap.cold) for swap in found]
+        return Change([(swap.layer, swap.hot, swap.cold) for swap in found], self._following.staged_above(now))
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .break_even import staged_above
 from .document import Residency
 from .policy import Policy, Rates, Swap, swaps
 
@@ -36,12 +37,15 @@ class Figures:
 @dataclass(slots=True)
 class Following:
     """`row_bytes`: of one expert's rows on this rank, by layer that has cold ones. `round_bytes`: that a round's steps
-    carry. `totals`: all visits since the start, by layer and expert; `tokens`: that made them."""
+    carry; `staged_from`, `longest_step`: the fewest tokens above which a step may read staging, and the most that it
+    can have. `totals`: all visits since the start, by layer and expert; `tokens`: that made them."""
 
     residency: Residency
     row_bytes: Mapping[int, int]
     mib_per_s: int
     round_bytes: int
+    staged_from: int
+    longest_step: int
     rates: Rates = field(default_factory=lambda: Rates(Policy()))
     totals: dict[int, list[int]] = field(default_factory=dict)
     tokens: int = 0
@@ -79,6 +83,10 @@ class Following:
         self._room -= moved * len(found)
         self.swapped += len(found)
         return found
+
+    def staged_above(self, orders: Orders) -> int:
+        """Steps of more tokens are for staging now, the rows in `orders`."""
+        return staged_above(self.rates, self.cold(orders), self.staged_from, self.longest_step)
 
     def cold(self, orders: Orders) -> dict[int, list[int]]:
         """The experts in the last rows of each layer that has cold ones."""

@@ -1,7 +1,7 @@
-"""One rank's part in following traffic: counts read, swaps agreed on, and rows exchanged, at the top of each step.
+"""One rank's part in following traffic: counts read, changes agreed on, and rows exchanged, at the top of each step.
 
 Touches what it is given, the clock, and starts threads. Rules:
-1. Everything goes by the number of steps and of counted ones, which are the same on all ranks, and what to swap is
+1. Everything goes by the number of steps and of counted ones, which are the same on all ranks, and what changes is
    decided by one rank and told to the others at such a step: all exchange the same rows before the same step.
 2. The card is never waited for, and the decision neither: counts are looked at some steps after they were copied, in a
    thread, and what that decides is taken when the ranks meet next.
@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # they need torch
     from .counters import Counters, Reading
     from .exchange import Exchange, Rows
     from .placing import Placed
+    from .staging import Staging
 
 ROUND_STEPS = 128
 """Counted ones, from one reading to the next."""
@@ -44,6 +46,14 @@ Move = tuple[int, int, int]
 """Layer, hot expert, cold expert: logical ids."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is decided: rows to exchange, and the tokens above which a step reads staging."""
+
+    moves: Sequence[Move]
+    staged_above: int
+
+
 def half_round_bytes(row_bytes: int) -> int:
     """What half of a round's steps exchange, rows being that large."""
     return ROUND_STEPS // 2 * min(STEP_BYTES, STEP_SWAPS * 2 * row_bytes)
@@ -52,14 +62,14 @@ def half_round_bytes(row_bytes: int) -> int:
 class Decides(Protocol):
     """What one of the ranks makes of the counts."""
 
-    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
+    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Change:
         """`then`: the orders of rows when the counts were copied; `now`: where they stay until what is decided was
         carried out; `seconds`: of work, since the counts before."""
 
 
 class Live:
     """`placed`: all layers that are counted; `rows`: of those whose rows may be exchanged. `agree`: what the deciding
-    rank gives it all ranks get. `exchanged` is told the layer. `decider`: None on the others."""
+    rank gives it all ranks get. `staging`: of the layers' cold rows. `decider`: None on the others."""
 
     def __init__(
         self,
@@ -67,12 +77,12 @@ class Live:
         rows: Mapping[int, Rows],
         counters: Counters,
         exchange: Exchange,
-        agree: Callable[[Sequence[Move]], Sequence[Move]],
-        exchanged: Callable[[int], None],
+        agree: Callable[[Change | None], Change | None],
+        staging: Staging,
         decider: Decides | None,
     ) -> None:
         self._placed, self._rows, self._counters, self._exchange = placed, rows, counters, exchange
-        self._agree, self._exchanged, self._decider = agree, exchanged, decider
+        self._agree, self._staging, self._decider = agree, staging, decider
         self._read: tuple[Reading, Orders, float] | None = None
         self._decision: _Decision | None = None
         self._left: deque[Move] = deque()
@@ -87,21 +97,26 @@ class Live:
         if is_counted:
             self._counted += 1
             if self._counted % MEET_STEPS == 0:
-                self._left.extend(self._agree(self._decided()))
+                self._take(self._agree(self._decided()))
             if self._counted % ROUND_STEPS == 0:
                 self._copy_counts()
             elif self._counted % ROUND_STEPS >= LOOK_STEPS and not self._left:
                 self._look()
         self._exchange_some()
 
-    def _decided(self) -> Sequence[Move]:
+    def _decided(self) -> Change | None:
         if self._decision is None or self._decision.is_alive():
-            return ()
-        moves, self._decision = self._decision.moves, None
-        if moves is None:  # 4
+            return None
+        change, self._decision = self._decision.change, None
+        if change is None:  # 4
             sys.stderr.write(f"{SAYS}: residency no longer follows traffic, for the reason above\n")
             self._decider = None
-        return moves or ()
+        return change
+
+    def _take(self, change: Change | None) -> None:
+        if change is not None:
+            self._left.extend(change.moves)
+            self._staging.above = change.staged_above
 
     def _copy_counts(self) -> None:
         if self._decider is None:
@@ -127,7 +142,7 @@ class Live:
             self._left.popleft()
             placed = self._placed[layer]
             places = placed.places
-            self._exchanged(layer)
+            self._staging.exchanged(layer)
             placed.rows = self._exchange.swap(self._rows[layer], placed.rows, places[hot], places[cold])
 
     def _orders(self) -> Orders:
@@ -135,15 +150,15 @@ class Live:
 
 
 class _Decision(Thread):
-    """A decision on its way, in a thread that an engine which ends does not wait for. `moves`: None = it has failed,
+    """A decision on its way, in a thread that an engine which ends does not wait for. `change`: None = it has failed,
     and Python has said how."""
 
-    def __init__(self, decide: Callable[[], Sequence[Move]]) -> None:
+    def __init__(self, decide: Callable[[], Change]) -> None:
         super().__init__(name=SAYS, daemon=True)
         self._decide = decide
-        self.moves: Sequence[Move] | None = None
+        self.change: Change | None = None
         self.start()
 
     def run(self) -> None:
         """Decide."""
-        self.moves = self._decide()
+        self.change = self._decide()

@@ -68,7 +68,7 @@ class Resident:
         layers = [(runner, self.placing.of(runner.layer_name)) for runner in runners]
         self._map_and_count(layers)
         self._stage(layers, steps)
-        self._follow(layers)
+        self._follow(layers, steps)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return self._line()
@@ -97,7 +97,7 @@ class Resident:
         parameters = runner.routed_experts.named_parameters(recurse=False)
         return [one.data for _, one in parameters if self.ranges.address_of(one) in placed.ranges]
 
-    def _follow(self, layers: list[tuple[Any, Placed]]) -> None:
+    def _follow(self, layers: list[tuple[Any, Placed]], steps: Steps) -> None:
         counted = {placed.number: placed for _, placed in layers if not self._is_draft(placed)}
         rows = {
             placed.number: self._rows_of(runner, placed)
@@ -110,6 +110,8 @@ class Resident:
             row_bytes,
             self._options.follow_mib_per_s,
             half_round_bytes(max(row_bytes.values(), default=0)),
+            self._staging.above,
+            steps.longest,
         )
         numbers = [None if self._is_draft(placed) else placed.number for _, placed in layers]
         largest = max((one.largest_row_bytes for one in rows.values()), default=0)
@@ -119,7 +121,7 @@ class Resident:
             self.counters,
             Exchange(self.ranges.scratch(max(COUNT_BYTES, largest), self._device)),
             self._at_vllm.agreed,
-            self._staging.exchanged,
+            self._staging,
             Deciding(following, numbers, self._options.folder) if self._rank == 0 else None,
         )
 

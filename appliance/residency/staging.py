@@ -2,7 +2,7 @@
 
 Pure, but for the lane that copies. Rules:
 1. A layer that is to compute more than `above` tokens reads its cold rows from staging; else it reads them where they
-   are.
+   are. How many that is changes with traffic (break_even.py), between steps.
 2. Layers take turns at the parts of staging, in the order in which they run: while one computes, the rows of the next
    are on their way.
 3. A copy begins behind all that stands on the model's stream then: whatever read that part before is among it, and so

@@ -19,7 +19,7 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 
-from tests.bench_residency.comparing import agreement, compared
+from tests.bench_residency.comparing import agreement, compared, settled
 from tests.bench_residency.models import VOCABULARY
 
 GREEDY_TOKENS = 48
@@ -147,7 +147,8 @@ class Child:
 
     def follow_shift(self, exponent: float, lead_s: float, after_s: float, shift: int) -> None:
         """Four streams; after `lead_s` the hot experts are others, and `after_s` later it ends. Gaps between tokens,
-        and the share of visits to cold experts over time; gaps around a question to the worker are left out."""
+        and visits to cold experts over time, against those under the best placement that stays, chosen afterwards;
+        gaps around a question to the worker are left out."""
         began, shifted, gaps, rows = time.monotonic(), False, [], []
         live: set[str] = set()
         last: dict[str, float] = {}
@@ -164,6 +165,8 @@ class Child:
             if not shifted and at > lead_s:
                 shifted = True
                 self._rpc("skew", exponent, shift)
+                self._rpc("mark")
+                rows.append({"at": round(at, 1)} | self._rpc("following"))
                 last.clear()
             if not rows or at - rows[-1]["at"] > 2:
                 rows.append({"at": round(at, 1)} | self._rpc("following"))
@@ -172,7 +175,9 @@ class Child:
         ordered = sorted(gap for gap, _ in gaps)
         of = {"median": 0.5, "p99": 0.99, "p999": 0.999}
         found = {name: round(1e3 * ordered[int(share * len(ordered))], 2) for name, share in of.items()}
-        self.found["follow"] = {"rows": rows, "gaps": len(gaps), "ms": found, "worst": sorted(gaps)[-8:]}
+        best = self._rpc("best_since_mark")
+        seen = {"best": best, "settled_s": settled([row for row in rows if row["at"] >= lead_s], best)}
+        self.found["follow"] = {**seen, "gaps": len(gaps), "ms": found, "worst": sorted(gaps)[-8:], "rows": rows}
 
 
 def prompt_of(size: int, seed: int) -> list[int]:

@@ -52,6 +52,23 @@ def _distance(pairs: Sequence[Sequence[tuple[Mapping[str, float], Mapping[str, f
     return said + ")"
 
 
+NEAR, LOOK_S = 1.1, 10.0
+
+
+def settled(rows: Sequence[Mapping[str, float]], best: float) -> float | None:
+    """After how many seconds the share of visits to cold experts was, over `LOOK_S`, within a tenth of `best`. Rows:
+    `at`, seconds, and all `visits` and `cold_visits` until then, the first as the traffic became another. None: never.
+    """
+    for begin in rows:
+        for end in rows:
+            if end["at"] >= begin["at"] + LOOK_S:
+                share = (end["cold_visits"] - begin["cold_visits"]) / max(1, end["visits"] - begin["visits"])
+                if share <= NEAR * best:
+                    return begin["at"] - rows[0]["at"]
+                break
+    return None
+
+
 def ratio(pairs: Sequence[tuple[float, float]]) -> str:
     """Of the first to the second of each pair, 2 to 10 of them: the boot is the unit, so one figure a pair counts, and
     the interval is Student's on the logarithms."""

@@ -219,7 +219,7 @@ def _gpt_oss(folder: Path, tensors: Tensors, chance: torch.Generator, shape: Sha
         for matrix, out, into in (("gate_up", 2 * shape.expert, shape.hidden), ("down", shape.hidden, shape.expert)):
             block = f"{name}.mlp.experts.{matrix}_proj"
             tensors[f"{block}_blocks"] = _bytes(chance, shape.experts, out, into // 32, 16)
-            tensors[f"{block}_scales"] = 120 + _bytes(chance, shape.experts, out, into // 32) % 3
+            tensors[f"{block}_scales"] = 118 + _bytes(chance, shape.experts, out, into // 32) % 3
             tensors[f"{block}_bias"] = _normal(chance, shape.experts, out)
 
 

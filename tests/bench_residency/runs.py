@@ -18,7 +18,8 @@ from appliance.residency.options import FOLDER, FOLLOW, STAGING_TOKENS
 from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, Shape, checkpoint, config
 from tests.bench_residency.workers_named import ALL_VRAM, DIES_LOADING, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
 
-ZIPF = 1.2
+ZIPF, GENTLE = 1.2, 0.4
+"""Exponents: with the first one the experts that are visited least hardly are, with the second one still are."""
 SPREAD = 0.9
 """Of the exponent over layers, as a share."""
 SHARES = {"15": 21, "30": 42, "50": 64}
@@ -117,10 +118,10 @@ def _pace(folder: Path) -> list[Run]:
         runs += [
             Run(f"ours-{share}", llm | {"worker_cls": PLACED}, ours, env | file),
             Run(f"uva-{share}", llm | {"worker_cls": STOCK} | uva, [*even, *skewed], env),
-            Run(f"prefetch-{share}", llm | {"worker_cls": STOCK} | prefetch, [*even, *skewed], env),
+            Run(f"prefetch-{share}", llm | {"worker_cls": STOCK} | prefetch, even, env),
         ]
     file = {FILE: str(document(folder, MIDDLE, SHARES["30"], scattered=False)), FOLDER: str(folder)}
-    shift = [["rpc", "", "skew", ZIPF], ["follow_shift", ZIPF, 25, 60, MIDDLE.experts // 2]]
+    shift = [["rpc", "", "skew", GENTLE], ["follow_shift", GENTLE, 15, 60, MIDDLE.experts // 2]]
     exact = [["rpc", "", "skew", ZIPF, MIDDLE.experts // 2], ["while_following", 600], ["swaps"]]
     placed = llm | {"worker_cls": PLACED}
     return [*runs, Run("shift", placed, shift, env | file), Run("exact", placed, exact, env | file)]
@@ -135,9 +136,9 @@ def killed(folder: Path) -> list[Run]:
     file = {FILE: str(document(folder, SMALL, SMALL.experts * 3 // 10, tensors=(EMBEDDING,))), FOLDER: str(state)}
     placed = llm | {"worker_cls": PLACED}
     loading = [
-        Run(f"kill-loading-{after}", placed, [], file | {DIES_LOADING: str(after)}, dies=True) for after in (0.6, 1.5)
+        Run(f"kill-loading-{after}", placed, [], file | {DIES_LOADING: str(after)}, dies=True) for after in (1.5,)
     ]
-    swapping = [Run(f"kill-swapping-{after}", placed, [["killed", after]], file, dies=True) for after in (0.05, 1.3)]
+    swapping = [Run(f"kill-swapping-{after}", placed, [["killed", after]], file, dies=True) for after in (0.3,)]
     again = [["tokens"], ["swaps"], ["tokens", "swaps"], ["rpc", "placed", "placed"], ["rpc", "vram", "vram"]]
     runs = [Run("kill-stock", llm, [["tokens"]])]
     for run in (*loading, *swapping):

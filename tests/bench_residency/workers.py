@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from moe_residency import resident
 from moe_residency.driver import CudaDriver, Place
+from moe_residency.following import Figures, Following
+from moe_residency.policy import Policy, Rates
 from moe_residency.worker import ResidentWorker
 from vllm.compilation.counter import compilation_counter
 from vllm.model_executor.layers.fused_moe.router.routing_simulator_router import RoutingSimulator, RoutingStrategy
@@ -48,6 +50,18 @@ def _skewed(router: Any, skew: torch.Tensor) -> None:
         return compute(hidden_states, router_logits.float() + skew, *rest, **named)
 
     router._compute_routing = computed
+
+
+_heard: list[Figures] = []
+_hear = Following.hear
+
+
+def _heard_too(following: Following, *arguments: Any) -> Figures:
+    _heard.append(_hear(following, *arguments))
+    return _heard[-1]
+
+
+Following.hear = _heard_too
 
 
 def _die_in(seconds: float) -> None:
@@ -129,30 +143,40 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
         """Whether rows may be exchanged."""
         self._resident._is_warm = is_on
 
+    def skew(self, *arguments: float) -> None:
+        """As vLLM's own; what was counted of the routing before is forgotten."""
+        super().skew(*arguments)
+        self._known.rates = Rates(Policy())
+
+    @property
+    def _known(self) -> Following:
+        return self._resident._live._decider._following
+
     def following(self) -> dict[str, float]:
-        """Exchanges so far, and the share of visits to cold experts now and under the best placement for the rates."""
-        live = self._resident._live
-        known = live._decider._following
-        every = sum(map(sum, known.rates.visits.values())) or 1.0
-        best = sum(
-            sum(sorted(known.rates.visits[layer])[: len(cold)])
-            for layer, cold in known.residency.cold.items()
-            if layer in known.rates.visits
-        )
-        now = known.rates.cold_share(known.cold(live._orders()))
-        return {"swapped": known.swapped, "tokens": known.tokens, "now": now, "best": best / every}
+        """Exchanges so far, tokens counted, their visits, those of them to cold experts, and the tokens above which a
+        step reads staging."""
+        seen = {"swapped": self._known.swapped, "tokens": self._known.tokens, "above": self._resident._staging.above}
+        return seen | {name: sum(getattr(one, name) for one in _heard) for name in ("visits", "cold_visits")}
+
+    def mark(self) -> None:
+        """`best_since_mark` begins here."""
+        self._marked = {layer: list(row) for layer, row in self._known.totals.items()}
+
+    def best_since_mark(self) -> float:
+        """The share of visits that would have gone to cold experts, had the best of all placements stood."""
+        since = {
+            layer: sorted(now - then for now, then in zip(row, self._marked[layer], strict=True))
+            for layer, row in self._known.totals.items()
+        }
+        there = sum(sum(row[: len(self._residency.cold_of(layer))]) for layer, row in since.items())
+        return there / max(1, sum(map(sum, since.values())))
 
     def cold_visits(self) -> dict[str, float]:
-        """Of the readings since the last call: tokens, visits, the share of them that were to cold rows. Only where no
-        rows move."""
-        known = self._resident._live._decider._following
-        counted = [(layer, expert, visits) for layer, row in known.totals.items() for expert, visits in enumerate(row)]
-        cold = known.cold(self._resident._live._orders())
-        every = sum(visits for *_, visits in counted)
-        there = sum(visits for layer, expert, visits in counted if expert in cold.get(layer, ()))
-        before, self._counted = getattr(self, "_counted", (0, 0, 0)), (known.tokens, every, there)
-        tokens, every, there = (now - then for now, then in zip(self._counted, before, strict=True))
-        return {"tokens": tokens, "visits": every, "cold_share": there / max(1, every)}
+        """Of the readings since the last call: tokens, visits, the share of them that were to cold rows."""
+        now = self.following()
+        before, self._then = getattr(self, "_then", dict.fromkeys(now, 0)), now
+        tokens, visits, cold = (now[name] - before[name] for name in ("tokens", "visits", "cold_visits"))
+        return {"tokens": tokens, "visits": visits, "cold_share": cold / max(1, visits), "above": now["above"]}
 
     @torch.inference_mode()
     def digests(self) -> dict[int, list[int]]:

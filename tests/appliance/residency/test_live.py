@@ -19,9 +19,10 @@ from appliance.residency.document import Residency
 from appliance.residency.document import load as load_document
 from appliance.residency.following import MIB, Following, Orders
 from appliance.residency.layout import places_of
-from appliance.residency.live import ROUND_STEPS, STEP_BYTES, STEP_SWAPS, Live, Move, half_round_bytes
+from appliance.residency.live import ROUND_STEPS, STEP_BYTES, STEP_SWAPS, Change, Live, Move, half_round_bytes
 
 EXPERTS, COLD, LAYERS, TOP_K = 16, 5, 3, 2
+STAGED_FROM = 1024
 RESIDENCY = Residency(
     "sha256:p", "m", LAYERS, EXPERTS, TOP_K, 2, dict.fromkeys(range(LAYERS), tuple(range(11, 16))), {}, ()
 )
@@ -87,13 +88,24 @@ class Rank:
         self.sizes = {number: RowSize(self.row_bytes) for number in range(LAYERS)}
 
 
+@dataclass
+class Stage:
+    """A staging.Staging."""
+
+    above: int = 0
+    told: list[int] = field(default_factory=list)
+
+    def exchanged(self, layer: int) -> None:
+        self.told.append(layer)
+
+
 class Box:
     """Ranks with one broadcast between them."""
 
     def __init__(self, decider: Any, ranks: int = 2, row_bytes: int = MIB) -> None:
         self.ranks = [Rank(row_bytes) for _ in range(ranks)]
-        self._told: list[Sequence[Move]] = []
-        self.exchanged: list[int] = []
+        self._told: list[Change | None] = []
+        self.stages = [Stage() for _ in self.ranks]
         self.lives = [
             Live(
                 one.layers,
@@ -101,16 +113,16 @@ class Box:
                 one,
                 one,
                 self._agreeing(place),
-                self.exchanged.append,
+                self.stages[place],
                 None if place else decider,
             )  # type: ignore[arg-type]
             for place, one in enumerate(self.ranks)
         ]
 
-    def _agreeing(self, place: int) -> Callable[[Sequence[Move]], Sequence[Move]]:
-        def agree(moves: Sequence[Move]) -> Sequence[Move]:
+    def _agreeing(self, place: int) -> Callable[[Change | None], Change | None]:
+        def agree(change: Change | None) -> Change | None:
             if place == 0:
-                self._told.append(list(moves))
+                self._told.append(change)
             return self._told[-1]
 
         return agree
@@ -128,7 +140,7 @@ class Box:
 def deciding(folder: Path | None = None, mib_per_s: int = 10**6, step_s: float = WRITE_S) -> Deciding:
     """`step_s`: that pass whenever the clock is looked at."""
     row_bytes = dict.fromkeys(range(LAYERS), MIB)
-    following = Following(RESIDENCY, row_bytes, mib_per_s, half_round_bytes(MIB))
+    following = Following(RESIDENCY, row_bytes, mib_per_s, half_round_bytes(MIB), STAGED_FROM, 8 * STAGED_FROM)
     return Deciding(following, list(range(LAYERS)), folder, count(0.0, step_s).__next__)
 
 
@@ -148,7 +160,8 @@ def test_the_hot_set_is_followed_on_all_ranks_alike_and_every_row_is_where_it_is
         assert all(tuple(rank.content[number]) == layer.rows for number, layer in rank.layers.items())
     for layer in first.layers.values():
         assert set(layer.rows[-COLD:]) <= set(range(8)), "the visited ones are in VRAM"
-    assert len(box.exchanged) == len(first.made) * 2
+    assert [[number for number, *_ in rank.made] for rank in box.ranks] == [stage.told for stage in box.stages]
+    assert {stage.above for stage in box.stages} == {STAGED_FROM}, "nothing is hidden from so few experts"
 
 
 @dataclass
@@ -160,12 +173,12 @@ class Scripted:
     heard: list[tuple[list[list[int]], Orders, Orders]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def decide(self, reading: Read, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
+    def decide(self, reading: Read, then: Orders, now: Orders, seconds: float) -> Change:
         self.heard.append((reading.visits(), then, now))
         self.seconds.append(seconds)
         if self.error:
             raise self.error
-        return self.moves.pop(0) if self.moves else ()
+        return Change(self.moves.pop(0) if self.moves else (), STAGED_FROM + len(self.heard))
 
 
 def test_only_a_few_rows_change_places_before_a_step() -> None:
@@ -189,6 +202,15 @@ def test_a_row_that_is_larger_than_a_step_is_allowed_goes_alone() -> None:
         box.settle()
         made.append(len(box.ranks[0].made))
     assert [now - before for before, now in pairwise(made) if now != before] == [1, 1]
+
+
+def test_all_ranks_read_staging_from_the_same_step_on() -> None:
+    box = Box(Scripted([]))
+    for _ in range(3 * ROUND_STEPS):
+        box.step()
+        assert len({stage.above for stage in box.stages}) == 1
+        box.settle()
+    assert box.stages[0].above == STAGED_FROM + 2
 
 
 def test_nothing_is_decided_while_rows_still_move() -> None:
