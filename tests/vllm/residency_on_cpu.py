@@ -11,12 +11,18 @@ import os
 import random
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
 from appliance.engine.host_bytes import PLACED
@@ -31,7 +37,7 @@ from appliance.residency.placing import Placing
 from appliance.residency.staging import Copy, Staging
 from appliance.residency.tensors import Ranges
 
-EXPERTS = 64
+EXPERTS, RANKS = 64, 2
 COLD = (1, 2, 3, 5, 9, 40, 41, 42, 50, 63)
 
 
@@ -251,15 +257,14 @@ def runner_of(number: int, experts: torch.nn.Module) -> MoERunner:
     return runner
 
 
-def rank_of(cold: dict[int, tuple[int, ...]], driver: HostDriver) -> resident.Resident:
-    """The only one, on the host's memory."""
+def rank_of(cold: dict[int, tuple[int, ...]], driver: HostDriver, number: int) -> resident.Resident:
+    """One of them, on the host's memory."""
     driver.node_of = lambda card: 0  # type: ignore[attr-defined]
-    vllm_0_26.agreed = lambda moves: moves  # there is no group of ranks here
     resident.CudaDriver = lambda: driver  # type: ignore[misc]
     resident.CudaLane = lambda driver, device: NowLane(driver)  # type: ignore[misc]
-    residency = Residency("sha256:p", "m", len(cold), EXPERTS, 4, 1, cold, {}, ())
+    residency = Residency("sha256:p", "m", len(cold), EXPERTS, 4, RANKS, cold, {}, ())
     options = Options(Path("d"), None, 1024, 10**6)
-    return resident.Resident(residency, options, vllm_0_26, torch.device("cpu"), 0)
+    return resident.Resident(residency, options, vllm_0_26, torch.device("cpu"), number)
 
 
 def built(rank: resident.Resident, number: int) -> MoERunner:
@@ -286,40 +291,59 @@ def visited(runner: MoERunner, ids: torch.Tensor, tokens: int) -> bool:
     return bool(kernel.read == experts.w13_weight.data_ptr())
 
 
-def the_right_experts_are_read_while_rows_follow_traffic() -> None:
-    """The life of a rank: long and short steps in any order, of traffic that changes."""
+def the_life_of_a_rank(number: int, meeting: str) -> list[Any]:
+    """Long and short steps in any order, of traffic that changes. Where all rows stood at each."""
+    alone()
+    config = VllmConfig()
+    with set_current_vllm_config(config):
+        init_distributed_environment(RANKS, number, f"file://{meeting}", number, "gloo")
+        initialize_model_parallel(RANKS)
+    torch.manual_seed(number)  # each rank has a part of its own of every expert
     cold, driver = {0: tuple(range(40, 64)), 1: (), 2: tuple(range(20))}, HostDriver()
-    rank = rank_of(cold, driver)
-    runners = {number: built(rank, number) for number in cold}
+    rank = rank_of(cold, driver, number)
+    runners = {layer: built(rank, layer) for layer in cold}
     line = rank.loaded(torch.nn.Module(), runners.values(), resident.Steps(8, 8192))
     assert PLACED.search(line), line
     rank.warm()
-    chance, read = random.Random(4), set()
+    chance, read, stood = random.Random(4), set(), []
     for step in range(1500):
         tokens, first = 2000 if chance.random() < 0.1 else 4, 32 * (step // 750)
         rank.step(tokens)
-        for number, runner in runners.items():
+        for layer, runner in runners.items():
             ids = torch.tensor([chance.randrange(first, first + 32) for _ in range(16)])
-            read.add((number, tokens, visited(runner, ids, tokens)))
+            read.add((layer, tokens, visited(runner, ids, tokens)))
+        stood.append((rank._staging.above, *rank._live._orders().values()))
         if (decision := rank._live._decision) is not None:
             decision.join()
-    in_place = {(number, tokens, True) for number in cold for tokens in (4, 2000)}
+    in_place = {(layer, tokens, True) for layer in cold for tokens in (4, 2000)}
     assert read == in_place | {(0, 2000, False), (2, 2000, False)}, (
         "long ones from staging, until its experts are known"
     )
-    known = rank._live._decider._following  # type: ignore[union-attr]
-    assert known.swapped > 20, known.swapped
-    assert set(known.cold(rank._live._orders())[0]) <= set(range(32)), "the unvisited half is cold"
+    assert len({str(orders) for _, *orders in stood}) > 5, "rows follow traffic"
+    assert set(stood[-1][1][-24:]) <= set(range(32)), "the unvisited half is cold"
     rank.close()
     assert not driver.spaces
     assert not driver.files
+    return stood
+
+
+def ranks_exchange_the_same_rows_before_the_same_step() -> None:
+    """Processes with vLLM's own group between them."""
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(RANKS, get_context("spawn")) as pool:
+        first, second = pool.map(the_life_of_a_rank, range(RANKS), [f"{folder}/meeting"] * RANKS)
+    assert first == second
     print("life")
 
 
-if __name__ == "__main__":
+def alone() -> None:
+    """Without a card."""
     torch.cuda.empty_cache = torch.cuda.synchronize = lambda: None
+
+
+if __name__ == "__main__":
+    alone()
     a_layer_keeps_every_row_through_loading_and_relaying()
     aliases_show_every_row_through_exchanges()
     padding_and_long_steps_are_not_counted_and_a_reading_is_of_its_steps()
-    the_right_experts_are_read_while_rows_follow_traffic()
+    ranks_exchange_the_same_rows_before_the_same_step()
     two_hundred_exchanges_lose_no_row()
