@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from appliance.engine.settings import CommandSettings
 from gateway.metrics import render
 from gateway.snapshot import ConnectionsView, Times
-from gateway.state import BudgetBar, BudgetLine, PlanState
+from gateway.state import BudgetBar, BudgetLine, PlanState, ResidencyFigures
 from gateway.status.compose import view
 from tests.packaging.parts import PACKAGING, ROOT
 from tests.status_sample import NOW_S, lively
@@ -65,7 +65,10 @@ def known() -> set[str]:
     line = BudgetLine(id="core", label="core", bytes=1, exact=True, formula="1", source="test")
     bar = BudgetBar(id="gpu0", label="card 0", capacity_bytes=2, lines=(line,))
     plan = PlanState(plan_id="p", file="f", name="n", cold_experts=1, experts=2, fits=True, verdict="fits", bars=(bar,))
-    box = box.model_copy(update={"plan": plan})
+    residency = ResidencyFigures(
+        at_s=NOW_S, tokens=1, seconds=1.0, visits=2, cold_visits=1, cold_bytes=1 << 20, swapped=1
+    )
+    box = box.model_copy(update={"plan": plan, "engine": box.engine.model_copy(update={"residency": residency})})
     text = render(view(box, gateway, NOW_S))[0].decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
