@@ -111,7 +111,12 @@ def parse(text: str, name: str) -> Residency:
 
 def text(residency: Residency) -> str:
     """The document that `parse` reads as `residency`."""
-    found = {
+    return json.dumps(table(residency))
+
+
+def table(residency: Residency) -> dict[str, Any]:
+    """The same as plain values."""
+    return {
         "schema": SCHEMA,
         "plan_id": residency.plan_id,
         "model": residency.model,
@@ -124,7 +129,6 @@ def text(residency: Residency) -> str:
         "tensors": list(residency.tensors),
         "engram": residency.engram,
     }
-    return json.dumps(found)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -63,7 +63,7 @@ class Ranges:
         torch.cuda.empty_cache()
         owned = mapped(self._driver, pages, self._card, self._node)
         self._owned[owned.address] = owned
-        after = _tensor_at(owned, before.shape, before.dtype, before.device)
+        after = tensor_at(owned.address, before.shape, before.dtype, before.device)
         after.copy_(before)
         parameter.data = after
 
@@ -92,12 +92,12 @@ class Ranges:
         made = mapped(self._driver, pages, self._card, self._node)
         self._staging.append(made.free)
         self._scratch_bytes += pages.device_bytes
-        return _tensor_at(made, (count,), torch.uint8, device)
+        return tensor_at(made.address, (count,), torch.uint8, device)
 
     def _alias(self, tensor: torch.Tensor, owned: MixedRange, part: Iterator[int]) -> tuple[torch.Tensor, Copy]:
         alias = aliased(self._driver, owned, list(islice(part, _chunks(owned))), self._card)
         self._staging.append(alias.free)
-        second = _tensor_at(alias, tensor.shape, tensor.dtype, tensor.device)
+        second = tensor_at(alias.address, tensor.shape, tensor.dtype, tensor.device)
         return second, Copy(alias.host_address, owned.host_address, owned.pages.host_bytes)
 
     def free(self, address: int) -> None:
@@ -135,9 +135,10 @@ def _chunks(owned: MixedRange) -> int:
     return chunks_of(owned.pages.host_bytes)
 
 
-def _tensor_at(owned: MixedRange, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor over what is mapped from `address` on; it owns nothing."""
     count = math.prod(shape) * dtype.itemsize
-    storage = torch._C._construct_storage_from_data_pointer(owned.address, device, count)
+    storage = torch._C._construct_storage_from_data_pointer(address, device, count)
     tensor = torch.empty(0, dtype=dtype, device=device)
     return tensor.set_(storage, 0, tuple(shape), _strides(shape))
 

@@ -14,6 +14,7 @@ from moe_residency import resident
 from moe_residency.driver import CudaDriver, Place
 from moe_residency.following import Figures, Following
 from moe_residency.policy import Policy, Rates
+from moe_residency.tensors import tensor_at
 from moe_residency.worker import ResidentWorker
 from vllm.compilation.counter import compilation_counter
 from vllm.model_executor.layers.fused_moe.router.routing_simulator_router import RoutingSimulator, RoutingStrategy
@@ -202,7 +203,8 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
             staging.before(layer, staging.above + 1)
             torch.cuda.synchronize()
             for copy in copies:
-                target, source = (_bytes_at(at, copy.size, self.device) for at in (copy.target, copy.source))
+                sides = (copy.target, copy.source)
+                target, source = (tensor_at(at, (copy.size,), torch.uint8, self.device) for at in sides)
                 equal &= bool((target == source).all())
             staging.after(layer)
         torch.cuda.synchronize()
@@ -235,11 +237,6 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
         for layer in staging._copies:
             staging.exchanged(layer)  # their parts hold that layer's rows now
         return 8 * copy.size / seconds
-
-
-def _bytes_at(address: int, count: int, device: torch.device) -> torch.Tensor:
-    storage = torch._C._construct_storage_from_data_pointer(address, device, count)
-    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (count,), (1,))
 
 
 class UnmappedWorker(PlacedWorker):

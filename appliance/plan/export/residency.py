@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from appliance.checkpoint.catalogue import Catalogue
+from appliance.plan import ranges
 from appliance.plan.export.outcome import Outcome, impossible, is_exl3
 from appliance.plan.schema import Plan
-from appliance.residency.document import SCHEMA
+from appliance.residency.document import Residency, table
 
 
 def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
@@ -18,23 +19,23 @@ def export(plan: Plan, catalogue: Catalogue | None = None) -> Outcome:
     engram = plan.host.engram
     if engram is not None and engram.mode == "disk":
         return impossible("vLLM keeps Engram tables in pinned RAM or on the cards, not on disk")
-    document = {
-        "schema": SCHEMA,
-        "plan_id": plan.identity,
-        "model": plan.model.name,
-        "layers_total": plan.geometry.layers,
-        "experts_per_layer": plan.geometry.experts,
-        "top_k": plan.geometry.top_k,
-        "tp": plan.topology.tp,
-        "layers": dict(plan.host.experts),
-        "draft_layers": dict(plan.host.draft_experts),
-        "tensors": list(plan.host.tensors),
-        "engram": None if engram is None else engram.mode,
-    }
+    shape, host = plan.geometry, plan.host
+    residency = Residency(
+        plan.identity,
+        plan.model.name,
+        shape.layers,
+        shape.experts,
+        shape.top_k,
+        plan.topology.tp,
+        {int(layer): ranges.parse(experts) for layer, experts in host.experts.items()},
+        {int(layer): ranges.parse(experts) for layer, experts in host.draft_experts.items()},
+        host.tensors,
+        None if engram is None else engram.mode,
+    )
     notes: tuple[str, ...] = ("the plugin refuses, when it loads, quantisation methods that it does not know",)
     if engram is not None:
         notes += ("Engram is moved by vLLM's own --engram-config, not by the plugin",)
-    if plan.host.tensors:
+    if host.tensors:
         notes += ("a token embedding that is also the head cannot be moved: the plugin refuses it when it loads",)
     reason = "single experts are placed; cold rows on the page where hot ones end, and all scales, stay on the card"
-    return Outcome("exact", reason, document=document, notes=notes)
+    return Outcome("exact", reason, document=table(residency), notes=notes)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.plan import ranges
-from appliance.plan.export import residency as exported
-from appliance.residency.document import _KEYS, SCHEMA, Residency, load, parse
+from appliance.residency.document import SCHEMA, Residency, load, parse
 from appliance.residency.document import text as written
 from appliance.residency.errors import ResidencyError
 
@@ -86,12 +85,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_ranges_mean_what_the_plan_says(numbers: set[int]) -> None:
     text = json.dumps(GOOD | {"experts_per_layer": 64, "layers": {"0": ranges.spell(numbers)}})
     assert parse(text, "plan.json").cold[0] == tuple(sorted(numbers))
-
-
-def test_keys_and_schema_are_those_of_the_export() -> None:
-    source = Path(exported.__file__).read_text()
-    assert exported.SCHEMA == SCHEMA
-    assert all(f'"{key}":' in source for key in _KEYS)
 
 
 @given(
