@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import time
-from threading import Timer
+from contextlib import suppress
+from threading import Event, Thread, Timer
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from moe_residency import resident
 from moe_residency.driver import CudaDriver, Place
 from moe_residency.following import Figures, Following
 from moe_residency.policy import Policy, Rates
-from moe_residency.tensors import tensor_at
+from moe_residency.tensors import Ranges, tensor_at
 from moe_residency.worker import ResidentWorker
 from vllm.compilation.counter import compilation_counter
 from vllm.model_executor.layers.fused_moe.router.routing_simulator_router import RoutingSimulator, RoutingStrategy
@@ -123,8 +124,40 @@ class StockWorker(Seen, Worker):  # type: ignore[misc]
     """vLLM's own."""
 
 
+class _Peak(Thread):
+    """Looks every millisecond how many bytes of VRAM torch and the ranges of this process hold, staging left out."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        super().__init__(daemon=True)
+        self._ranges, self._ended = ranges, Event()
+        self.most = self.last = 0
+
+    def run(self) -> None:
+        """Look."""
+        while not self._ended.wait(0.001):
+            with suppress(RuntimeError):  # a range came or went meanwhile
+                self._look()
+
+    def _look(self) -> None:
+        self.last = torch.cuda.memory_reserved() + self._ranges.device_bytes
+        self.most = max(self.most, self.last)
+
+    def end(self) -> None:
+        """No more, and `last` is of now."""
+        self._ended.set()
+        self.join()
+        self._look()
+
+
 class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
     """Ours."""
+
+    def load_model(self, **named: Any) -> None:
+        """As ours does, with an eye on its peak."""
+        self._peak = _Peak(self._resident.ranges)
+        self._peak.start()
+        super().load_model(**named)
+        self._peak.end()
 
     def placed(self) -> dict[str, int]:
         """Bytes: expert weights on the card and on the host, staging; and layers."""
@@ -133,6 +166,7 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
             "card": ranges.device_bytes + placing.plain_bytes,
             "host": ranges.host_bytes,
             "staging": ranges.staging_bytes,
+            "load_peak_over_steady": self._peak.most - self._peak.last,
             "layers": len(placing.layers),
         }
 
