@@ -232,9 +232,15 @@ def test_all_errors_are_listed_in_the_order_of_the_file() -> None:
         " size is missing",
         "1: siz is not a known key; did you mean size?",
         "3: inner.a.streams must be at least 1, is 0",
-        "4: inner.a.mode must be 'fast' or 'slow', is text",
+        "4: inner.a.mode must be 'fast' or 'slow'; did you mean 'fast'?",
         '6: inner."b c".stream is not a known key; did you mean streams?',
         "8: rows[0].streams must be a whole number, is text",
+    ]
+
+
+def test_a_word_that_is_close_to_none_of_the_known_ones_is_not_repeated() -> None:
+    assert found('size = 1.0\n[inner.a]\nmode = "sk-secret"\n') == [
+        "3: inner.a.mode must be 'fast' or 'slow', is another text"
     ]
 
 
