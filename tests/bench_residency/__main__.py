@@ -1,4 +1,4 @@
-"""`scripts/bench-residency [GROUP ...]`: placement against stock vLLM, on this machine's first card.
+"""`scripts/bench-residency [GROUP ...]`: placement against stock vLLM, on this machine's first cards.
 
 Touches processes, the card, and a folder for checkpoints, logs and report.json. Run it with the Python that has vLLM.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.bench_residency.comparing import agreement, ratio
 from tests.bench_residency.models import BACKENDS
-from tests.bench_residency.runs import SHARES, Run, budgets, equal, fits, kernel, killed, pace, paired
+from tests.bench_residency.runs import SHARES, Run, Where, budgets, equal, fits, kernel, killed, pace, paired
 
 ROOT = Path(__file__).parents[2]
 TAIL = 1500
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     shutil.copytree(ROOT / "appliance" / "residency", plugin / "moe_residency")
     bench = Bench(args.folder, plugin, time.monotonic() + args.seconds)
     for is_beside, groups in groupby(args.groups, lambda group: group.startswith("equal")):
-        runs = [run for group in groups for run in _groups(args.folder)[group]()]
+        runs = [run for group in groups for run in _groups(Where(args.folder, args.tp))[group]()]
         with ThreadPoolExecutor(args.at_once if is_beside else 1) as pool:
             list(pool.map(bench.run, runs))
         for line in [*bench.agreements(runs), *bench.costs(runs)]:
@@ -45,32 +45,33 @@ def main(argv: list[str] | None = None) -> int:
     return int(any("error" in found for found in bench.found.values()))
 
 
-def _groups(folder: Path) -> dict[str, Callable[[], list[Run]]]:
+def _groups(where: Where) -> dict[str, Callable[[], list[Run]]]:
     def paced(*names: str) -> Callable[[], list[Run]]:
-        return lambda: pace(folder, names)
+        return lambda: pace(where, names)
 
     made: dict[str, Callable[[], list[Run]]] = {
-        "fits": lambda: fits(folder),
-        "budgets": lambda: budgets(folder),
+        "fits": lambda: fits(where),
+        "budgets": lambda: budgets(where),
         "follow": paced("exact", "shift"),
-        "kernel": lambda: kernel(folder),
-        "kill": lambda: killed(folder),
-        "paired": lambda: paired(folder),
+        "kernel": lambda: kernel(where),
+        "kill": lambda: killed(where),
+        "paired": lambda: paired(where),
         "pace": paced("stock", *(f"{how}-{share}" for share in SHARES for how in ("ours", "uva", "prefetch"))),
     }
     for share in SHARES:
         made[f"pace-{share}"] = paced("stock", f"ours-{share}", f"uva-{share}", f"prefetch-{share}")
     for method in BACKENDS:
-        made[f"equal-{method}"] = lambda method=method: equal(folder, (method,), runner_v2=False)  # type: ignore[misc]
-        made[f"equal-{method}-v2"] = lambda method=method: equal(folder, (method,), runner_v2=True)  # type: ignore[misc]
+        made[f"equal-{method}"] = lambda method=method: equal(where, (method,), runner_v2=False)  # type: ignore[misc]
+        made[f"equal-{method}-v2"] = lambda method=method: equal(where, (method,), runner_v2=True)  # type: ignore[misc]
     return made
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench-residency", description=__doc__)
-    parser.add_argument("groups", nargs="*", default=["fits"], choices=sorted(_groups(Path())), metavar="GROUP")
+    parser.add_argument("groups", nargs="*", default=["fits"], choices=sorted(_groups(Where(Path()))), metavar="GROUP")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench-residency"), help="for all that is made")
     parser.add_argument("--seconds", type=float, default=3600.0, help="no run begins, and none goes on, after them")
+    parser.add_argument("--tp", type=int, default=1, help="cards that share each model")
     parser.add_argument("--at-once", type=int, default=4, help="runs of equal-* groups beside each other")
     return parser
 
@@ -138,7 +139,12 @@ class Bench:
         }
         caches = {name: str(self._folder / "cache" / folder) for name, folder in cache.items()}
         path = os.pathsep.join([str(self._plugin), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        fixed = {"HF_HUB_OFFLINE": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0", "PYTHONPATH": path}
+        fixed = {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
+            "PYTHONPATH": path,
+        }
         return {**os.environ, **caches, **fixed, **run.env}
 
 

@@ -45,7 +45,10 @@ class Child:
         self._next = 0
 
     def _rpc(self, method: str, *arguments: Any) -> Any:
-        return self._llm.collective_rpc(method, args=arguments)[0]
+        return self._ranks(method, *arguments)[0]
+
+    def _ranks(self, method: str, *arguments: Any) -> list[Any]:
+        return list(self._llm.collective_rpc(method, args=arguments))
 
     def _greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
         return list(self._answer(prompt, tokens).token_ids)
@@ -70,10 +73,10 @@ class Child:
         return name
 
     def rpc(self, name: str, method: str, *arguments: Any) -> None:
-        """Ask the worker; `name` "" = nothing is reported."""
-        answer = self._rpc(method, *arguments)
+        """Ask the workers; `name` "" = nothing is reported."""
+        answers = self._ranks(method, *arguments)
         if name:
-            self.found[name] = answer
+            self.found[name] = answers if len(answers) > 1 else answers[0]
 
     def tokens(self, after: str = "") -> None:
         """Greedy answers to short and long prompts; `after` what happened in between, they are compared with those of
@@ -99,12 +102,12 @@ class Child:
 
     def swaps(self) -> None:
         """Exchanges at random under load, with every expert's bytes compared."""
-        before = self._rpc("digests")
+        before = self._ranks("digests")
         self._rpc("swap_at_random", SWAPS, 3)
         while self._rpc("swaps_left"):
             self._greedy(prompt_of(40, 9), 40)
-        experts = sum(map(len, before.values()))
-        is_equal, staged = before == self._rpc("digests"), self._rpc("staged_rows_equal")
+        experts = sum(len(of_layer) for of_rank in before for of_layer in of_rank.values())
+        is_equal, staged = before == self._ranks("digests"), all(self._ranks("staged_rows_equal"))
         self.found["swaps"] = {"swaps": SWAPS, "experts": experts, "equal": is_equal, "staged_equal": staged}
 
     def killed(self, seconds: float) -> None:

@@ -48,29 +48,43 @@ class Run:
     prepare: Callable[[], object] | None = None
 
 
-def document(folder: Path, shape: Shape, cold: int, scattered: bool = True, tensors: tuple[str, ...] = ()) -> Path:
+@dataclass(frozen=True, slots=True)
+class Where:
+    """`folder`: for what runs need; `tp`: cards that share each model."""
+
+    folder: Path
+    tp: int = 1
+
+    def llm(self, model: Path, **named: Any) -> dict[str, Any]:
+        """Arguments of vllm.LLM."""
+        common = {"max_model_len": 8192, "gpu_memory_utilization": 0.3, "max_num_seqs": 4, "seed": 0}
+        plain = {"enable_prefix_caching": False, "skip_tokenizer_init": True, "tensor_parallel_size": self.tp}
+        return {"model": str(model)} | common | plain | named
+
+    def residency(self, shape: Shape, cold: dict[int, tuple[int, ...]], tensors: tuple[str, ...] = ()) -> Residency:
+        """A document that says so."""
+        return Residency("sha256:bench", "bench", shape.layers, shape.experts, shape.top_k, self.tp, cold, {}, tensors)
+
+
+def document(where: Where, shape: Shape, cold: int, scattered: bool = True, tensors: tuple[str, ...] = ()) -> Path:
     """A residency document with `cold` experts of each layer: scattered ones, or the last ones."""
     chance, experts = random.Random(3), range(shape.experts)
     chosen = {
         layer: tuple(sorted(chance.sample(experts, cold))) if scattered else tuple(experts[-cold:])
         for layer in range(shape.layers)
     }
-    path = folder / f"{shape.hidden}-{shape.layers}-{cold}-{'scattered' if scattered else 'last'}.json"
-    path.write_text(text(_residency(shape, chosen, tensors)))
+    path = where.folder / f"{shape.hidden}-{shape.layers}-{cold}-{'scattered' if scattered else 'last'}.json"
+    path.write_text(text(where.residency(shape, chosen, tensors)))
     return path
 
 
-def _residency(shape: Shape, cold: dict[int, tuple[int, ...]], tensors: tuple[str, ...] = ()) -> Residency:
-    return Residency("sha256:bench", "bench", shape.layers, shape.experts, shape.top_k, 1, cold, {}, tensors)
-
-
-def equal(folder: Path, methods: tuple[str, ...], runner_v2: bool) -> list[Run]:
+def equal(where: Where, methods: tuple[str, ...], runner_v2: bool) -> list[Run]:
     """Tokens with a plan and without, scattered cold experts, every listed method."""
-    file = {FILE: str(document(folder, SMALL, SMALL.experts * 3 // 10, tensors=(EMBEDDING,)))}
+    file = {FILE: str(document(where, SMALL, SMALL.experts * 3 // 10, tensors=(EMBEDDING,)))}
     runs = []
     for method in methods:
-        model = str(checkpoint(folder / method, method))
-        llm = _llm(model, moe_backend=BACKENDS[method], max_num_batched_tokens=4096, **KV, **QUICK)
+        model = checkpoint(where.folder / method, method)
+        llm = where.llm(model, moe_backend=BACKENDS[method], max_num_batched_tokens=4096, **KV, **QUICK)
         env = {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner_v2))}
         name = f"{method}-v2" if runner_v2 else method
         live = [["tokens"], ["while_following", 600], ["swaps"], ["tokens", "swaps"], ["rpc", "placed", "placed"]]
@@ -84,14 +98,14 @@ def equal(folder: Path, methods: tuple[str, ...], runner_v2: bool) -> list[Run]:
     return runs
 
 
-def pace(folder: Path, names: tuple[str, ...]) -> list[Run]:
+def pace(where: Where, names: tuple[str, ...]) -> list[Run]:
     """Decode and prefill with the same share of expert bytes on the host: ours, vLLM's two offloads, and none."""
-    return [run for run in _pace(folder) if run.name in names]
+    return [run for run in _pace(where) if run.name in names]
 
 
-def _pace(folder: Path) -> list[Run]:
-    llm = _llm(
-        str(config(folder / "middle", MIDDLE)),
+def _pace(where: Where) -> list[Run]:
+    llm = where.llm(
+        config(where.folder / "middle", MIDDLE),
         load_format="dummy",
         moe_backend="triton",
         max_num_batched_tokens=16_384,
@@ -106,6 +120,7 @@ def _pace(folder: Path) -> list[Run]:
     counted = [["rpc", "", "cold_visits"], ["decode", "even_counted"], ["rpc", "cold_visits", "cold_visits"]]
     ours = [*even, *counted, *in_place, *staged, *skewed, ["rpc", "", "cold_visits"], ["decode", "skewed_counted"]]
     ours += [["rpc", "skewed_cold_visits", "cold_visits"], in_place[0], ["prefill", "skewed_prefill_in_place"]]
+    ours += [*staged, ["prefill", "skewed_prefill_staged"]]
     ours += [["rpc", "copy_rate", "copy_rate"]]
     runs = [Run("stock", llm | {"worker_cls": STOCK}, [*even, *skewed], env)]
     for share, cold in SHARES.items():
@@ -114,26 +129,26 @@ def _pace(folder: Path) -> list[Run]:
         uva = {"offload_backend": "uva", "cpu_offload_gb": gib, "cpu_offload_params": ["experts"]}
         prefetch = {"offload_group_size": every, "offload_num_in_group": off, "offload_prefetch_step": 1}
         prefetch |= {"offload_backend": "prefetch", "offload_params": ["w13_weight", "w2_weight"]}
-        file = {FILE: str(document(folder, MIDDLE, cold, scattered=False)), FOLLOW: "0"}
+        file = {FILE: str(document(where, MIDDLE, cold, scattered=False)), FOLLOW: "0"}
         runs += [
             Run(f"ours-{share}", llm | {"worker_cls": PLACED}, ours, env | file),
             Run(f"uva-{share}", llm | {"worker_cls": STOCK} | uva, [*even, *skewed], env),
             Run(f"prefetch-{share}", llm | {"worker_cls": STOCK} | prefetch, even, env),
         ]
-    file = {FILE: str(document(folder, MIDDLE, SHARES["30"], scattered=False)), FOLDER: str(folder)}
+    file = {FILE: str(document(where, MIDDLE, SHARES["30"], scattered=False)), FOLDER: str(where.folder)}
     shift = [["rpc", "", "skew", GENTLE], ["follow_shift", GENTLE, 15, 60, MIDDLE.experts // 2]]
     exact = [["rpc", "", "skew", ZIPF, MIDDLE.experts // 2], ["while_following", 600], ["swaps"]]
     placed = llm | {"worker_cls": PLACED}
     return [*runs, Run("shift", placed, shift, env | file), Run("exact", placed, exact, env | file)]
 
 
-def killed(folder: Path) -> list[Run]:
+def killed(where: Where) -> list[Run]:
     """A worker killed while it loads, and while rows change places, and the start after that."""
-    model = str(checkpoint(folder / "bf16", "bf16"))
-    llm = _llm(model, moe_backend=BACKENDS["bf16"], max_num_batched_tokens=4096, **KV, **QUICK)
-    state = folder / "state"
+    model = checkpoint(where.folder / "bf16", "bf16")
+    llm = where.llm(model, moe_backend=BACKENDS["bf16"], max_num_batched_tokens=4096, **KV, **QUICK)
+    state = where.folder / "state"
     state.mkdir(exist_ok=True)
-    file = {FILE: str(document(folder, SMALL, SMALL.experts * 3 // 10, tensors=(EMBEDDING,))), FOLDER: str(state)}
+    file = {FILE: str(document(where, SMALL, SMALL.experts * 3 // 10, tensors=(EMBEDDING,))), FOLDER: str(state)}
     placed = llm | {"worker_cls": PLACED}
     loading = [
         Run(f"kill-loading-{after}", placed, [], file | {DIES_LOADING: str(after)}, dies=True) for after in (1.5,)
@@ -146,11 +161,11 @@ def killed(folder: Path) -> list[Run]:
     return runs
 
 
-def budgets(folder: Path) -> list[Run]:
+def budgets(where: Where) -> list[Run]:
     """The same number of cold experts, the same in each layer or by visits over all layers; traffic that is even in the
     first layer and very uneven in the last one. The visits are counted by an engine first."""
-    named = {run.name: run for run in _pace(folder)}
-    ours, state = named["ours-30"], folder / "counted"
+    named = {run.name: run for run in _pace(where)}
+    ours, state = named["ours-30"], where.folder / "counted"
     state.mkdir(exist_ok=True)
     skew: list[Any] = ["rpc", "", "skew", ZIPF, 0, SPREAD]
     counting: list[list[Any]] = [skew, *(["decode", "counting"] for _ in range(16))]
@@ -159,15 +174,15 @@ def budgets(folder: Path) -> list[Run]:
     steps = [skew, *visits, ["prefill", "skewed_prefill"], *in_place, ["rpc", "placed", "placed"]]
     runs = [replace(ours, name="budgets-counting", steps=counting, env=ours.env | {FOLDER: str(state)})]
     for name, order in (("level", level), ("visits", None)):
-        file = folder / f"budgets-{name}.json"
-        prepare = partial(_by_counts, state / "counts.json", file, order)
+        file = where.folder / f"budgets-{name}.json"
+        prepare = partial(_by_counts, where, state / "counts.json", file, order)
         runs.append(
             replace(ours, name=f"budgets-{name}", steps=steps, env=ours.env | {FILE: str(file)}, prepare=prepare)
         )
     return [*runs, replace(named["stock"], name="budgets-stock", steps=[skew, ["decode", "skewed"]])]
 
 
-def _by_counts(counts: Path, file: Path, by_layer: Callable[..., Iterator[Step]] | None) -> None:
+def _by_counts(where: Where, counts: Path, file: Path, by_layer: Callable[..., Iterator[Step]] | None) -> None:
     visits = {int(layer): counted for layer, counted in json.loads(counts.read_text())["counts"].items()}
     going = {layer: candidates(MIDDLE.experts, MIDDLE.top_k, counted) for layer, counted in visits.items()}
     steps = by_layer(going) if by_layer else coldest_first(going, visits)
@@ -175,19 +190,20 @@ def _by_counts(counts: Path, file: Path, by_layer: Callable[..., Iterator[Step]]
     for layer, experts in islice(steps, SHARES["30"] * MIDDLE.layers):
         cold[layer] += experts
     chosen = {layer: tuple(sorted(experts)) for layer, experts in cold.items() if experts}
-    file.write_text(text(_residency(MIDDLE, chosen)))
+    file.write_text(text(where.residency(MIDDLE, chosen)))
 
 
-def kernel(folder: Path) -> list[Run]:
+def kernel(where: Where) -> list[Run]:
     """One layer's kernel over two memories."""
     return [Run("kernel", {}, [], program="kernel")]
 
 
-def fits(folder: Path) -> list[Run]:
-    """A model with more weight bytes than the card has."""
-    llm = _llm(str(config(folder / "huge", HUGE)), load_format="dummy", moe_backend="triton")
+def fits(where: Where) -> list[Run]:
+    """A model with more weight bytes than the cards have."""
+    huge = replace(HUGE, layers=HUGE.layers * where.tp)
+    llm = where.llm(config(where.folder / "huge", huge), load_format="dummy", moe_backend="triton")
     llm |= {"gpu_memory_utilization": 0.92}
-    file = {FILE: str(document(folder, HUGE, HUGE.experts * 3 // 10))}
+    file = {FILE: str(document(where, huge, huge.experts * 3 // 10))}
     steps = [["decode", "even"], ["rpc", "placed", "placed"], ["rpc", "vram", "vram"]]
     return [Run("huge-stock", llm, [["tokens"]]), Run("huge-placed", llm | {"worker_cls": PLACED}, steps, file)]
 
@@ -195,9 +211,9 @@ def fits(folder: Path) -> list[Run]:
 PAIRS = 6
 
 
-def paired(folder: Path) -> list[Run]:
+def paired(where: Where) -> list[Run]:
     """What offload costs a machine that holds everything: boots of stock and of ours, interleaved as AB BA AB BA ..."""
-    named = {run.name: run for run in _pace(folder)}
+    named = {run.name: run for run in _pace(where)}
     stock, ours = named["stock"], named["ours-30"]
     steps: list[list[Any]] = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
     runs = []
@@ -205,9 +221,3 @@ def paired(folder: Path) -> list[Run]:
         both = [replace(run, name=f"pair-{pair}-{run.name}", steps=steps) for run in (stock, ours)]
         runs += both if pair % 2 == 0 else both[::-1]
     return runs
-
-
-def _llm(model: str, **named: Any) -> dict[str, Any]:
-    common = {"max_model_len": 8192, "gpu_memory_utilization": 0.3, "max_num_seqs": 4, "seed": 0}
-    plain = {"enable_prefix_caching": False, "skip_tokenizer_init": True}
-    return {"model": model} | common | plain | named

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread, Timer
 from typing import Any
@@ -149,6 +150,11 @@ class _Peak(Thread):
         self._look()
 
 
+def _first_rank(asked: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Only the rank that decides has an answer."""
+    return lambda worker: asked(worker) if worker.rank == 0 else None
+
+
 class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
     """Ours."""
 
@@ -181,22 +187,27 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
     def skew(self, *arguments: float) -> None:
         """As vLLM's own; what was counted of the routing before is forgotten."""
         super().skew(*arguments)
-        self._known.rates = Rates(Policy())
+        if self.rank == 0:
+            self._known.rates = Rates(Policy())
 
     @property
     def _known(self) -> Following:
+        """Of the rank that decides, which is asked alone."""
         return self._resident._live._decider._following
 
+    @_first_rank
     def following(self) -> dict[str, float]:
         """Exchanges so far, tokens counted, their visits, those of them to cold experts, and the tokens above which a
         step reads staging."""
         seen = {"swapped": self._known.swapped, "tokens": self._known.tokens, "above": self._resident._staging.above}
         return seen | {name: sum(getattr(one, name) for one in _heard) for name in ("visits", "cold_visits")}
 
+    @_first_rank
     def mark(self) -> None:
         """`best_since_mark` begins here."""
         self._marked = {layer: list(row) for layer, row in self._known.totals.items()}
 
+    @_first_rank
     def best_since_mark(self) -> float:
         """The share of visits that would have gone to cold experts, had the best of all placements stood."""
         since = {
@@ -206,6 +217,7 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
         there = sum(sum(row[: len(self._residency.cold_of(layer))]) for layer, row in since.items())
         return there / max(1, sum(map(sum, since.values())))
 
+    @_first_rank
     def cold_visits(self) -> dict[str, float]:
         """Of the readings since the last call: tokens, visits, the share of them that were to cold rows."""
         now = self.following()
