@@ -4,6 +4,7 @@ wrote into the state folder, FILE, the terminal."""
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from shlex import quote
 
@@ -16,12 +17,14 @@ from appliance.errors import PlanError
 from appliance.files import read_regular
 from appliance.plan import jsonfile, planfile
 from appliance.plan.learned import learned, moved
+from appliance.plan.remedies import by_counts
 from appliance.plan.schema import Plan
 from appliance.printable import printable
-from appliance.residency.deciding import COUNTS, LEARNED
+from appliance.residency.deciding import COUNTS, LEARNED, before
 from appliance.residency.document import REMEDY, Residency, parse
-from appliance.residency.errors import ResidencyError
+from appliance.residency.errors import REFUSED, ResidencyError
 
+_DAMAGED = "moe-appliance status   an engine that serves writes it anew within seconds"
 _LATER = "moe-appliance status   tells what residency counts, once the engine has served some hundred tokens"
 
 
@@ -39,7 +42,11 @@ def plan_learned(
         planfile.target(out, overwrite)
     file, written = _served(ctx.obj)
     plan = planfile.load(file)
-    made = planfile.stamped(learned(plan, _now(written / LEARNED), str(file), str(written / COUNTS)))
+    now = _found(written / LEARNED)
+    counts = written / COUNTS if now == written / LEARNED else before(written / COUNTS)
+    checkpoint = ctx.obj.config.plan.checkpoint
+    anew = by_counts(plan, None if checkpoint is None else str(checkpoint), str(counts))
+    made = planfile.stamped(learned(plan, _read(now), str(file), anew))
     if out is not None:
         planfile.save(made, out, overwrite)
     changed = moved(plan, made)
@@ -47,18 +54,19 @@ def plan_learned(
         said = {"file": None if out is None else str(out), "from": plan.identity, "moved": changed}
         print(json.dumps(said | {"plan": json.loads(planfile.dumps(made))}, indent=2))
         return
-    _tell(plan, changed, out, written / COUNTS)
+    if now != written / LEARNED:
+        say("the engine that serves has counted nothing yet: what the one before it learned")
+    _tell(plan, changed, out, anew)
 
 
-def _tell(plan: Plan, changed: int, out: Path | None, counts: Path) -> None:
+def _tell(plan: Plan, changed: int, out: Path | None, anew: str) -> None:
     print(f"{changed:,} of {plan.cold_count:,} experts in host RAM are others than the plan's")
     if out is None:
         say("not written; --out FILE writes it")
     else:
         shown = quote(printable(str(out)))
         say(f"written to {printable(str(out))}", f"to serve with it: moe-appliance plan use {shown}")
-    counted = quote(printable(str(counts)))
-    say(f"to plan anew by all visits since the start: moe-appliance plan make --checkpoint PATH --stats {counted}")
+    say(f"to plan anew by all visits since the start, which the next start but one forgets: {anew}")
 
 
 def _served(box: Box) -> tuple[Path, Path]:
@@ -75,17 +83,23 @@ def _served(box: Box) -> tuple[Path, Path]:
     return config.plan.file, written_in(box.paths.state_dir)
 
 
-def _now(path: Path) -> Residency:
-    """What is cold now. Raises PlanError."""
+def _found(path: Path) -> Path:
+    """The file of what is cold now, or of what was before this start while it has written none."""
+    return before(path) if not os.path.lexists(path) and os.path.lexists(before(path)) else path
+
+
+def _read(path: Path) -> Residency:
+    """What is cold. Raises PlanError."""
     shown = printable(str(path))
     try:
         return parse(read_regular(path, jsonfile.MAX_BYTES).decode(), shown)
     except FileNotFoundError as error:
         raise PlanError(f"nothing was learned yet: {shown} is not there", _LATER) from error
     except OSError as error:
-        remedy = f"ls -l {quote(shown)}   and type it as root, or as who runs the appliance"
+        remedy = f"sudo ls -l {quote(shown)}   and type this as root, or as who runs the appliance"
         raise PlanError(f"{shown} cannot be read: {error.strerror}", remedy) from error
     except UnicodeDecodeError as error:
-        raise PlanError(f"{shown}: is not UTF-8 text", _LATER) from error
+        raise PlanError(f"{shown}: is not UTF-8 text", _DAMAGED) from error
     except ResidencyError as error:
-        raise PlanError(printable(str(error).removesuffix(f"; {REMEDY}"), 4000), _LATER) from error
+        said = str(error).removesuffix(f"; {REMEDY}").removeprefix(f"{REFUSED}: ")
+        raise PlanError(f"{printable(said, 4000)}", _DAMAGED) from error

@@ -8,8 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-from shlex import quote
-
 from appliance.errors import PlanError
 from appliance.plan import ranges
 from appliance.plan.schema import Plan, Selection
@@ -20,9 +18,10 @@ _NOTE = "learned from plan "
 _SHOWN = len("sha256:") + 12
 
 
-def learned(plan: Plan, now: Residency, file: str, counts: str) -> Plan:
-    """`plan`, of `file`, with the experts that are cold `now`. `counts`: the file of all visits, for a remedy. Raises
-    PlanError: `now` is of another plan, has another number of cold experts in a layer, or the very ones of the plan."""
+def learned(plan: Plan, now: Residency, file: str, anew: str) -> Plan:
+    """`plan`, of `file`, with the experts that are cold `now`. `anew`: the command that plans by all visits, for a
+    remedy. Raises PlanError: `now` is of another plan, has another number of cold experts in a layer, or the very ones
+    of the plan."""
     shown = printable(file)
     if now.plan_id != plan.identity:
         raise PlanError(
@@ -35,7 +34,7 @@ def learned(plan: Plan, now: Residency, file: str, counts: str) -> Plan:
         if there != planned:
             raise PlanError(
                 f"layer {layer}: {there} experts are cold, the plan has {planned}: what was learned is damaged",
-                f"moe-appliance plan make --checkpoint PATH --stats {quote(printable(counts))}   plans by all visits",
+                f"{anew}   plans by all visits",
             )
     host = plan.host.model_copy(update={"experts": {str(layer): ranges.spell(cold[layer]) for layer in sorted(cold)}})
     if host == plan.host:

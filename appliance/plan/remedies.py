@@ -59,7 +59,7 @@ class Remake:
         words.append(f"--gpus {gpus or plan.topology.tp}")
         if smallest_card(self.made):
             words.append(f"--vram-gib {_hundredths(smallest_card(self.made)):.12g}")
-        words += self._kv()
+        words += kv_words(plan)
         most = plan.limits.max_host_bytes
         if max_host_gib is not None or most is not None:
             words.append(f"--max-host-gib {max_host_gib or _hundredths(most or 0):.12g}")
@@ -73,13 +73,6 @@ class Remake:
             words += self._called(measured=gpus in (None, plan.topology.tp))
         words.append("--out plan.json" if self.file is None else f"--out {quoted(self.file)} --overwrite")
         return " ".join(words)
-
-    def _kv(self) -> Iterator[str]:
-        targets = self.plan.targets
-        if targets.kv_bytes is None:
-            yield f"--streams {targets.streams} --context {targets.context_tokens}"
-        else:
-            yield f"--kv-gib {ceil(targets.kv_bytes * 100 / GIB) / 100:.12g}"
 
     def _number_is_meant(self) -> bool:
         """Whether the plan's number of experts means something here; a list says it itself."""
@@ -106,6 +99,25 @@ class Remake:
                 yield f"--validated {quoted(profile.validated)}"
         if name != short_name(self.checkpoint):
             yield f"--name {quoted(name)}"
+
+
+def by_counts(plan: Plan, checkpoint: str | None, counts: str) -> str:
+    """The command that makes a plan for what `plan` is for, by a file of visits. `checkpoint` None = not known."""
+    return " ".join(
+        [
+            f"sudo moe-appliance plan make --checkpoint {'PATH' if checkpoint is None else quoted(checkpoint)}",
+            f"--gpus {plan.topology.tp} {kv_words(plan)[0]} --select routing-stats --stats {quoted(counts)}",
+            "--out plan-by-counts.json",
+        ]
+    )
+
+
+def kv_words(plan: Plan) -> list[str]:
+    """What the plan keeps free for the KV cache, as options."""
+    targets = plan.targets
+    if targets.kv_bytes is None:
+        return [f"--streams {targets.streams} --context {targets.context_tokens}"]
+    return [f"--kv-gib {ceil(targets.kv_bytes * 100 / GIB) / 100:.12g}"]
 
 
 def _hundredths(count: int) -> float:

@@ -22,7 +22,8 @@ class Reading:
     def visits(self) -> list[list[int]]:
         """By layer and physical row. Waits for the copy, if it is not long there."""
         if self._copied is not None:
-            self._copied.synchronize()
+            with torch.cuda.device(self._copied.device):  # in a thread of its own: else it would claim the first card
+                self._copied.synchronize()
         found: list[list[int]] = self._loads.tolist()
         return found
 

@@ -1,4 +1,4 @@
-"""What the deciding rank makes of the counts: a change, and files for the operator. Touches one folder.
+"""What the deciding rank makes of the counts: swaps, and files for the operator. Touches one folder.
 
 Three files, each replaced at once, each readable by its owner only, each written anew when a reading comes and the last
 one is `WRITE_S` old:
@@ -6,7 +6,9 @@ one is `WRITE_S` old:
   router that does not count;
 - learned.json: the document with the experts that are cold now;
 - figures.json: what the last reading says, for the page.
-What an engine before this one wrote is removed. A folder that takes nothing is told once, and tried again.
+What an engine before this one wrote is kept as `before-NAME`, until this one is followed by the next: a start that
+fails would lose what the traffic taught; figures.json is removed. A folder that takes nothing is told once, and tried
+again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING
 from .document import COUNTS_SCHEMA, text
 from .errors import SAYS
 from .following import Figures, Following, Orders
-from .live import Change
+from .live import Move
 
 if TYPE_CHECKING:  # it needs torch
     from .counters import Reading
@@ -32,7 +34,14 @@ COUNTS, LEARNED, FIGURES = "counts.json", "learned.json", "figures.json"
 PRIVATE_MODE = 0o600
 WRITE_S = 10.0
 """The page looks that often."""
+REST_S = 0.002
+"""Between two layers: a decision for 60 layers of 384 experts takes 25 ms, and no step may stand still for so long."""
 FIGURES_SCHEMA = "moe-appliance.residency-figures/1"
+
+
+def rest() -> None:
+    """Let the engine's own thread go on."""
+    time.sleep(REST_S)
 
 
 class Deciding:
@@ -52,10 +61,13 @@ class Deciding:
         if folder is not None:
             with self._told():
                 for name in (COUNTS, LEARNED, FIGURES):
-                    (folder / name).unlink(missing_ok=True)
                     _unfinished(folder / name).unlink(missing_ok=True)
+                (folder / FIGURES).unlink(missing_ok=True)
+                for name in (COUNTS, LEARNED):
+                    with suppress(FileNotFoundError):
+                        (folder / name).replace(before(folder / name))
 
-    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Change:
+    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
         """Raises nothing that is foreseen."""
         counted = zip(self._layers, reading.visits(), strict=True)
         visits = {layer: row[: len(then[layer])] for layer, row in counted if layer is not None and layer in then}
@@ -65,7 +77,7 @@ class Deciding:
             self._written_at = self._clock()
             with self._told():
                 self._write(self._folder, figures, now)
-        return Change([(swap.layer, swap.hot, swap.cold) for swap in found], self._following.staged_above(now))
+        return [(swap.layer, swap.hot, swap.cold) for swap in found]
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -89,6 +101,11 @@ class Deciding:
         _replace(folder / LEARNED, text(learned))
         said = {"schema": FIGURES_SCHEMA, "plan_id": residency.plan_id, "at": time.time(), "swapped": following.swapped}
         _replace(folder / FIGURES, json.dumps(said | asdict(figures)))
+
+
+def before(path: Path) -> Path:
+    """Where what the engine before wrote into `path` is kept."""
+    return path.with_name(f"before-{path.name}")
 
 
 def _replace(path: Path, content: str) -> None:

@@ -34,7 +34,6 @@ _KEYS = {
     "layers": dict,
     "draft_layers": dict,
     "tensors": list,
-    "engram": str | None,
 }
 _LAYER = re.compile(r"0|[1-9][0-9]{0,5}")
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
@@ -55,7 +54,6 @@ class Residency:
     cold: Mapping[int, tuple[int, ...]]
     draft_cold: Mapping[int, tuple[int, ...]]
     tensors: tuple[str, ...]
-    engram: str | None = None
 
     def cold_of(self, layer: int) -> tuple[int, ...]:
         """The cold experts of a layer. Draft layers are numbered on behind the backbone's."""
@@ -74,8 +72,8 @@ def load(path: Path) -> Residency:
 def parse(text: str, name: str) -> Residency:
     """The document in `text`, called `name` in errors. Raises ResidencyError with the key."""
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
         raise _refused(name, f"is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise _refused(name, "is not a JSON object")
@@ -105,8 +103,15 @@ def parse(text: str, name: str) -> Residency:
         cold,
         _layers(found["draft_layers"], None, "draft_layers", name),
         tuple(found["tensors"]),
-        found["engram"],
     )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise ValueError(f"{twice!r} is there twice")
+    return found
 
 
 def text(residency: Residency) -> str:
@@ -127,7 +132,6 @@ def table(residency: Residency) -> dict[str, Any]:
         "layers": {str(layer): _ranges(cold) for layer, cold in residency.cold.items()},
         "draft_layers": {str(layer): _ranges(cold) for layer, cold in residency.draft_cold.items()},
         "tensors": list(residency.tensors),
-        "engram": residency.engram,
     }
 
 

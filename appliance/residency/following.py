@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .break_even import staged_above
 from .document import Residency
-from .policy import Policy, Rates, Swap, swaps
+from .policy import Policy, Rates, Rest, Swap, on, swaps
 
 MIB = 1 << 20
 
@@ -37,15 +36,14 @@ class Figures:
 @dataclass(slots=True)
 class Following:
     """`row_bytes`: of one expert's rows on this rank, by layer that has cold ones. `round_bytes`: that a round's steps
-    carry; `staged_from`, `longest_step`: the fewest tokens above which a step may read staging, and the most that it
-    can have. `totals`: all visits since the start, by layer and expert; `tokens`: that made them."""
+    carry; `rest`: between layers. `totals`: all visits since the start, by layer and expert; `tokens`: that made
+    them."""
 
     residency: Residency
     row_bytes: Mapping[int, int]
     mib_per_s: int
     round_bytes: int
-    staged_from: int
-    longest_step: int
+    rest: Rest = on
     rates: Rates = field(default_factory=lambda: Rates(Policy()))
     totals: dict[int, list[int]] = field(default_factory=dict)
     tokens: int = 0
@@ -54,16 +52,20 @@ class Following:
 
     def hear(self, tokens: int, seconds: float, visits: Mapping[int, Sequence[int]], orders: Orders) -> Figures:
         """A reading: `visits` by layer and row, rows in the `orders` of then.  (1)"""
-        by_expert = {layer: _by_expert(counted, orders[layer]) for layer, counted in visits.items()}
+        by_expert = {}
+        for layer, counted in visits.items():
+            by_expert[layer] = _by_expert(counted, orders[layer])
+            self.rest()
         cold = self.cold(orders)
         cold_visits = {layer: sum(by_expert[layer][one] for one in experts) for layer, experts in cold.items()}
         every = sum(map(sum, by_expert.values()))
         if self.rates.is_other(sum(cold_visits.values()), every, cold):
             self.rates.forget()
-        self.rates.count(by_expert, tokens)
+        self.rates.count(by_expert, tokens, self.rest)
         for layer, counted in by_expert.items():
             before = self.totals.get(layer, [0] * len(counted))
             self.totals[layer] = [old + new for old, new in zip(before, counted, strict=True)]
+            self.rest()
         self.tokens += tokens
         return Figures(
             tokens,
@@ -79,19 +81,16 @@ class Following:
         moved = 2 * max((self.row_bytes[layer] for layer in cold), default=0)
         most = max(self.round_bytes, moved)
         self._room = min(most, self._room + self.mib_per_s * MIB * seconds)
-        found = swaps(self.rates, cold, moved // 2, int(self._room))
+        found = swaps(self.rates, cold, moved // 2, int(self._room), self.rest)
         self._room -= moved * len(found)
         self.swapped += len(found)
         return found
 
-    def staged_above(self, orders: Orders) -> int:
-        """Steps of more tokens are for staging now, the rows in `orders`."""
-        return staged_above(self.rates, self.cold(orders), self.staged_from, self.longest_step)
-
     def cold(self, orders: Orders) -> dict[int, list[int]]:
-        """The experts in the last rows of each layer that has cold ones."""
-        counts = ((layer, len(cold)) for layer, cold in self.residency.cold.items() if cold and layer in orders)
-        return {layer: sorted(orders[layer][len(orders[layer]) - count :]) for layer, count in counts}
+        """The experts in the last rows of each layer that has any in host RAM."""
+        counts = ((layer, len(cold)) for layer, cold in self.residency.cold.items() if cold)
+        there = ((layer, count) for layer, count in counts if layer in orders and layer in self.row_bytes)
+        return {layer: sorted(orders[layer][len(orders[layer]) - count :]) for layer, count in there}
 
 
 def _by_expert(counted: Sequence[int], order: Sequence[int]) -> list[int]:

@@ -1,13 +1,13 @@
-"""One rank's part in following traffic: counts read, changes agreed on, and rows exchanged, at the top of each step.
+"""One rank's part in following traffic: counts read, swaps agreed on, and rows exchanged, at the top of each step.
 
 Touches what it is given, the clock, and starts threads. Rules:
-1. Everything goes by the number of steps and of counted ones, which are the same on all ranks, and what changes is
+1. Everything goes by the number of steps and of counted ones, which are the same on all ranks, and what to swap is
    decided by one rank and told to the others at such a step: all exchange the same rows before the same step.
 2. The card is never waited for, and the decision neither: counts are looked at some steps after they were copied, in a
-   thread, and what that decides is taken when the ranks meet next.
+   thread that rests between layers, and what that decides is taken when the ranks meet next.
 3. Swaps are carried out a few a step, and nothing is decided before they are: a decision rests on where rows stand.
-4. Who decides may fail: then residency stays as it is, and a line says so. An exchange may not: the rows would be lost,
-   and the engine ends.
+4. Who decides may fail: then residency stays as it is, and a line says why. An exchange may not: the rows would be
+   lost, and the engine ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:  # they need torch
     from .counters import Counters, Reading
     from .exchange import Exchange, Rows
     from .placing import Placed
-    from .staging import Staging
 
 ROUND_STEPS = 128
 """Counted ones, from one reading to the next."""
@@ -46,14 +44,6 @@ Move = tuple[int, int, int]
 """Layer, hot expert, cold expert: logical ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What is decided: rows to exchange, and the tokens above which a step reads staging."""
-
-    moves: Sequence[Move]
-    staged_above: int
-
-
 def half_round_bytes(row_bytes: int) -> int:
     """What half of a round's steps exchange, rows being that large."""
     return ROUND_STEPS // 2 * min(STEP_BYTES, STEP_SWAPS * 2 * row_bytes)
@@ -62,14 +52,14 @@ def half_round_bytes(row_bytes: int) -> int:
 class Decides(Protocol):
     """What one of the ranks makes of the counts."""
 
-    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Change:
+    def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
         """`then`: the orders of rows when the counts were copied; `now`: where they stay until what is decided was
         carried out; `seconds`: of work, since the counts before."""
 
 
 class Live:
     """`placed`: all layers that are counted; `rows`: of those whose rows may be exchanged. `agree`: what the deciding
-    rank gives it all ranks get. `staging`: of the layers' cold rows. `decider`: None on the others."""
+    rank gives it all ranks get. `exchanged` is told the layer. `decider`: None on the others."""
 
     def __init__(
         self,
@@ -77,12 +67,12 @@ class Live:
         rows: Mapping[int, Rows],
         counters: Counters,
         exchange: Exchange,
-        agree: Callable[[Change | None], Change | None],
-        staging: Staging,
+        agree: Callable[[Sequence[Move]], Sequence[Move]],
+        exchanged: Callable[[int], None],
         decider: Decides | None,
     ) -> None:
         self._placed, self._rows, self._counters, self._exchange = placed, rows, counters, exchange
-        self._agree, self._staging, self._decider = agree, staging, decider
+        self._agree, self._exchanged, self._decider = agree, exchanged, decider
         self._read: tuple[Reading, Orders, float] | None = None
         self._decision: _Decision | None = None
         self._left: deque[Move] = deque()
@@ -97,26 +87,21 @@ class Live:
         if is_counted:
             self._counted += 1
             if self._counted % MEET_STEPS == 0:
-                self._take(self._agree(self._decided()))
+                self._left.extend(self._agree(self._decided()))
             if self._counted % ROUND_STEPS == 0:
                 self._copy_counts()
             elif self._counted % ROUND_STEPS >= LOOK_STEPS and not self._left:
                 self._look()
         self._exchange_some()
 
-    def _decided(self) -> Change | None:
+    def _decided(self) -> Sequence[Move]:
         if self._decision is None or self._decision.is_alive():
-            return None
-        change, self._decision = self._decision.change, None
-        if change is None:  # 4
-            sys.stderr.write(f"{SAYS}: residency no longer follows traffic, for the reason above\n")
+            return ()
+        decision, self._decision = self._decision, None
+        if decision.moves is None:  # 4
+            sys.stderr.write(f"{SAYS}: residency no longer follows traffic: {decision.why}\n")
             self._decider = None
-        return change
-
-    def _take(self, change: Change | None) -> None:
-        if change is not None:
-            self._left.extend(change.moves)
-            self._staging.above = change.staged_above
+        return decision.moves or ()
 
     def _copy_counts(self) -> None:
         if self._decider is None:
@@ -130,6 +115,7 @@ class Live:
             (reading, then, seconds), self._read = self._read, None
             decide, now = self._decider.decide, self._orders()
             self._decision = _Decision(lambda: decide(reading, then, now, seconds))
+            self._decision.begin()
 
     def _exchange_some(self) -> None:
         moved = 0
@@ -142,7 +128,7 @@ class Live:
             self._left.popleft()
             placed = self._placed[layer]
             places = placed.places
-            self._staging.exchanged(layer)
+            self._exchanged(layer)
             placed.rows = self._exchange.swap(self._rows[layer], placed.rows, places[hot], places[cold])
 
     def _orders(self) -> Orders:
@@ -150,15 +136,26 @@ class Live:
 
 
 class _Decision(Thread):
-    """A decision on its way, in a thread that an engine which ends does not wait for. `change`: None = it has failed,
-    and Python has said how."""
+    """A decision on its way, in a thread that an engine which ends does not wait for. `moves`: None = it has failed,
+    and `why` says how."""
 
-    def __init__(self, decide: Callable[[], Change]) -> None:
+    def __init__(self, decide: Callable[[], Sequence[Move]]) -> None:
         super().__init__(name=SAYS, daemon=True)
         self._decide = decide
-        self.change: Change | None = None
-        self.start()
+        self.moves: Sequence[Move] | None = None
+        self.why = ""
+
+    def begin(self) -> None:
+        """A thread that cannot begin is a decision that has failed."""
+        try:
+            self.start()
+        except RuntimeError as error:
+            self.why = f"{type(error).__name__}: {error}"
 
     def run(self) -> None:
         """Decide."""
-        self.change = self._decide()
+        try:
+            self.moves = self._decide()
+        finally:
+            if error := sys.exc_info()[1]:  # Python says the rest of it
+                self.why = f"{type(error).__name__}: {error}"

@@ -12,12 +12,11 @@ from pathlib import Path
 from .document import FILE
 from .errors import ResidencyError
 
+RESIDENCY = "MOE_RESIDENCY_"
+"""How all of the variables begin."""
 FOLDER = "MOE_RESIDENCY_STATE"
 STAGING = "MOE_RESIDENCY_STAGING_TOKENS"
 FOLLOW = "MOE_RESIDENCY_FOLLOW_MIB_PER_S"
-STAGING_TOKENS = 1024
-"""Source: measured on H200, 12 layers of 128 experts, a third cold: at 2,048 tokens reading in place takes 1.1 times,
-at 4,096 tokens 2.4 times as long as with staging (docs/measurements.md)."""
 FOLLOW_MIB_PER_S = 2048
 """4 % of a link of 50 GB/s."""
 
@@ -25,12 +24,12 @@ FOLLOW_MIB_PER_S = 2048
 @dataclass(frozen=True, slots=True)
 class Options:
     """`file`: the document; `folder`: for what the plugin writes, None = nothing. `staging_tokens`: steps of more
-    tokens read cold rows from staging, 0 = none does. `follow_mib_per_s`: MiB/s of the link for exchanging rows, 0 =
-    residency stays as the document says."""
+    tokens read cold rows from staging, 0 = none does, None = as staging.py says. `follow_mib_per_s`: MiB/s of the link
+    for exchanging rows, 0 = residency stays as the document says."""
 
     file: Path
     folder: Path | None
-    staging_tokens: int
+    staging_tokens: int | None
     follow_mib_per_s: int
 
 
@@ -42,7 +41,7 @@ def options(environment: Mapping[str, str]) -> Options:
     return Options(
         Path(file),
         Path(folder) if folder else None,
-        _count(environment, STAGING, STAGING_TOKENS),
+        _count(environment, STAGING, 0) if environment.get(STAGING) else None,
         _count(environment, FOLLOW, FOLLOW_MIB_PER_S),
     )
 

@@ -20,11 +20,18 @@ experts of which a third is cold, top 8, Zipf of 1.2 and 0.7 shifted by half: wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 from math import inf, sqrt
+
+Rest = Callable[[], object]
+"""Called between two layers: the engine's own thread waits while this one holds the interpreter."""
+
+
+def on() -> None:
+    """No rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class Rates:
     weight: float = 0.0
     _forgot_tokens_ago: float = inf
 
-    def count(self, visits: Mapping[int, Sequence[int]], tokens: int) -> None:
+    def count(self, visits: Mapping[int, Sequence[int]], tokens: int, rest: Rest = on) -> None:
         """`tokens` more, and which experts they visited, by layer and logical id; layers left out: none.  (1)"""
         keeps = 0.5 ** (tokens / self.policy.half_life_tokens)
         self.weight = self.weight * keeps + tokens
@@ -70,6 +77,7 @@ class Rates:
             counted = visits[layer] if layer in visits else [0] * len(self.visits[layer])
             before = self.visits.get(layer, [0.0] * len(counted))
             self.visits[layer] = [old * keeps + new for old, new in zip(before, counted, strict=True)]
+            rest()
 
     def rate(self, layer: int, expert: int) -> float:
         """Visits a token; 0 before any was counted."""
@@ -97,10 +105,16 @@ class Rates:
         self.visits = {layer: [old * keeps for old in counted] for layer, counted in self.visits.items()}
 
 
-def swaps(rates: Rates, cold: Mapping[int, Sequence[int]], row_bytes: int, most_bytes: int) -> tuple[Swap, ...]:
+def swaps(
+    rates: Rates, cold: Mapping[int, Sequence[int]], row_bytes: int, most_bytes: int, rest: Rest = on
+) -> tuple[Swap, ...]:
     """What to exchange now, the most useful first. `cold`: the cold experts by layer; `row_bytes`: one expert's rows in
     all tensors of a layer; `most_bytes`: that may cross the link.  (2, 3)"""
-    ranked = (_ranked(rates, layer, experts) for layer, experts in cold.items() if layer in rates.visits)
+    ranked = []
+    for layer, experts in cold.items():
+        if layer in rates.visits:
+            ranked.append(_ranked(rates, layer, experts))
+            rest()
     best_first = merge(*ranked, key=lambda swap: (-swap.saves, swap.layer))
     return tuple(islice(best_first, most_bytes // max(1, 2 * row_bytes)))
 

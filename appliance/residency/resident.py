@@ -19,7 +19,7 @@ import torch
 
 from .counters import Counters
 from .decided import check_seen, per_expert
-from .deciding import Deciding
+from .deciding import Deciding, rest
 from .document import Residency
 from .driver import CudaDriver
 from .errors import SAYS, ResidencyError
@@ -29,7 +29,7 @@ from .lane import CudaLane
 from .live import Live, half_round_bytes
 from .options import Options
 from .placing import Placed, Placing, shapes_of
-from .staging import Staging
+from .staging import Staging, long_step
 from .tensors import Ranges
 from .whole import move_whole
 
@@ -68,7 +68,7 @@ class Resident:
         layers = [(runner, self.placing.of(runner.layer_name)) for runner in runners]
         self._map_and_count(layers)
         self._stage(layers, steps)
-        self._follow(layers, steps)
+        self._follow(layers)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return self._line()
@@ -82,8 +82,13 @@ class Resident:
             self._at_vllm.direct(runner, places, counters.loads[index, : len(places)], unpadded, counters.is_on)
 
     def _stage(self, layers: list[tuple[Any, Placed]], steps: Steps) -> None:
-        above = max(self._options.staging_tokens, steps.largest_graph)
-        is_used = self._options.staging_tokens and above < steps.longest
+        wanted = self._options.staging_tokens
+        if wanted is None:
+            wanted = long_step(self._residency.experts, self._residency.top_k)
+        above = max(wanted, steps.largest_graph)
+        is_used = wanted and above < steps.longest
+        said = f"above {above}" if is_used else f"none of up to {steps.longest}"
+        self._staged = f"steps that read staging, tokens: {said}"
         weights = {placed.number: self._placed_tensors(runner, placed) for runner, placed in layers if placed.ranges}
         aliases = self.ranges.staged(weights if is_used else {})
         copies = {number: [copy for _, copy in found] for number, found in aliases.items()}
@@ -97,12 +102,12 @@ class Resident:
         parameters = runner.routed_experts.named_parameters(recurse=False)
         return [one.data for _, one in parameters if self.ranges.address_of(one) in placed.ranges]
 
-    def _follow(self, layers: list[tuple[Any, Placed]], steps: Steps) -> None:
+    def _follow(self, layers: list[tuple[Any, Placed]]) -> None:
         counted = {placed.number: placed for _, placed in layers if not self._is_draft(placed)}
         rows = {
             placed.number: self._rows_of(runner, placed)
             for runner, placed in layers
-            if placed.number in counted and self._residency.cold_of(placed.number)
+            if placed.number in counted and placed.ranges
         }
         row_bytes = {number: one.row_bytes for number, one in rows.items()}
         following = Following(
@@ -110,8 +115,7 @@ class Resident:
             row_bytes,
             self._options.follow_mib_per_s,
             half_round_bytes(max(row_bytes.values(), default=0)),
-            self._staging.above,
-            steps.longest,
+            rest,
         )
         numbers = [None if self._is_draft(placed) else placed.number for _, placed in layers]
         largest = max((one.largest_row_bytes for one in rows.values()), default=0)
@@ -121,7 +125,7 @@ class Resident:
             self.counters,
             Exchange(self.ranges.scratch(max(COUNT_BYTES, largest), self._device)),
             self._at_vllm.agreed,
-            self._staging,
+            self._staging.exchanged,
             Deciding(following, numbers, self._options.folder) if self._rank == 0 else None,
         )
 
@@ -142,7 +146,7 @@ class Resident:
         return (
             f"{SAYS}: rank {self._rank}: placed: {on_card} bytes in VRAM, {on_host} bytes in host RAM of node "
             f"{self._node}, {self.ranges.staging_bytes} bytes of staging, {len(self.placing.layers)} layers, plan "
-            f"{self._residency.plan_id}"
+            f"{self._residency.plan_id}; {self._staged}"
         )
 
     def warm(self) -> None:

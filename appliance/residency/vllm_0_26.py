@@ -7,7 +7,7 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +72,14 @@ def check_config(config: VllmConfig) -> None:
     ]
     if found:
         raise ResidencyError(f"does not go together with {'; '.join(found)}; leave it out, or run without a plan")
+
+
+def check_tied(config: VllmConfig, tensors: Iterable[str]) -> None:
+    """Raise ResidencyError for an embedding that is also the head: a model that reads it under one name for both would
+    read all of it over the link for each token."""
+    is_tied = getattr(config.model_config.hf_text_config, "tie_word_embeddings", False)
+    if is_tied and (found := [name for name in tensors if "embed" in name]):
+        raise ResidencyError(f"tensors: {found[0]}: the model's head is tied to it; take it out of the plan")
 
 
 def _offloads(offload: Any) -> bool:
@@ -199,6 +207,15 @@ def stage(runner: MoERunner, staging: Staging, layer: int, aliases: Mapping[int,
         return found
 
     kernel.apply = staged
+
+
+@contextmanager
+def booked(runner: Any) -> Iterator[None]:
+    """What torch holds more or less afterwards is of the weights, by which vLLM sizes the KV cache (gpu_worker.py,
+    determine_available_memory); both runners take that figure before we move anything."""
+    before = torch.cuda.memory_allocated()
+    yield
+    runner.model_memory_usage += torch.cuda.memory_allocated() - before
 
 
 def agreed(value: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 import vllm
 from vllm.v1.worker.gpu_worker import Worker
 
-from .decided import VLLM, check_model, check_versions
+from .decided import check_model, check_versions
 from .document import load
 from .ending import ending
 from .errors import ResidencyError
@@ -46,9 +46,8 @@ class ResidentWorker(Worker):  # type: ignore[misc]
         super().__init__(*arguments, **named)
         self._options = options(os.environ)
         self._residency = load(self._options.file)
-        if self._residency.engram is not None:
-            raise ResidencyError(f"vLLM {VLLM} has no Engram tables; this plan is for another engine: make one without")
         vllm_0_26.check_config(self.vllm_config)
+        vllm_0_26.check_tied(self.vllm_config, self._residency.tensors)
         layers = self.vllm_config.model_config.get_total_num_hidden_layers()
         check_model(self._residency, layers, self.vllm_config.parallel_config.tensor_parallel_size)
 
@@ -65,7 +64,8 @@ class ResidentWorker(Worker):  # type: ignore[misc]
             with self._at_vllm.placed_by(self._resident.placing):
                 super().load_model(**named)
             runners, steps = self._at_vllm.routed(self.vllm_config), self._at_vllm.steps_of(self.vllm_config)
-            line = self._resident.loaded(self.model_runner.get_model(), runners, steps)
+            with self._at_vllm.booked(self.model_runner):
+                line = self._resident.loaded(self.model_runner.get_model(), runners, steps)
             failed.pop_all()
         sys.stderr.write(
             f"{line}\n"

@@ -109,7 +109,7 @@ class Reading:
 def count(folder: Path) -> None:
     """As the plugin does."""
     residency = Residency("sha256:" + "a" * 64, "m", 1, 2, 1, 1, {0: (1,)}, {}, ())
-    deciding = Deciding(Following(residency, {0: 1000}, 0, 0, 1024, 8192), [0], folder)
+    deciding = Deciding(Following(residency, {0: 1000}, 0, 0), [0], folder)
     deciding.decide(Reading(), {0: [0, 1]}, {0: [0, 1]}, 2.0)  # type: ignore[arg-type]
 
 

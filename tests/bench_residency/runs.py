@@ -14,7 +14,8 @@ from typing import Any
 
 from appliance.plan.order import Step, candidates, coldest_first, level
 from appliance.residency.document import FILE, Residency, text
-from appliance.residency.options import FOLDER, FOLLOW, STAGING_TOKENS
+from appliance.residency.options import FOLDER, FOLLOW
+from appliance.residency.staging import long_step
 from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, Shape, checkpoint, config
 from tests.bench_residency.workers_named import ALL_VRAM, DIES_LOADING, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
 
@@ -116,7 +117,7 @@ def _pace(where: Where) -> list[Run]:
     even = [["rpc", "", "skew", 0], ["decode", "even"], ["prefill", "even_prefill"]]
     skewed = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
     in_place = [["rpc", "", "stage_above", 1 << 30], ["prefill", "even_prefill_in_place"]]
-    staged = [["rpc", "", "stage_above", STAGING_TOKENS]]
+    staged = [["rpc", "", "stage_above", long_step(MIDDLE.experts, MIDDLE.top_k)]]
     counted = [["rpc", "", "cold_visits"], ["decode", "even_counted"], ["rpc", "cold_visits", "cold_visits"]]
     ours = [*even, *counted, *in_place, *staged, *skewed, ["rpc", "", "cold_visits"], ["decode", "skewed_counted"]]
     ours += [["rpc", "skewed_cold_visits", "cold_visits"], in_place[0], ["prefill", "skewed_prefill_in_place"]]

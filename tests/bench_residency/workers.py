@@ -197,9 +197,8 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
 
     @_first_rank
     def following(self) -> dict[str, float]:
-        """Exchanges so far, tokens counted, their visits, those of them to cold experts, and the tokens above which a
-        step reads staging."""
-        seen = {"swapped": self._known.swapped, "tokens": self._known.tokens, "above": self._resident._staging.above}
+        """Exchanges so far, tokens counted, their visits, and those of them to cold experts."""
+        seen = {"swapped": self._known.swapped, "tokens": self._known.tokens}
         return seen | {name: sum(getattr(one, name) for one in _heard) for name in ("visits", "cold_visits")}
 
     @_first_rank
@@ -223,7 +222,7 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
         now = self.following()
         before, self._then = getattr(self, "_then", dict.fromkeys(now, 0)), now
         tokens, visits, cold = (now[name] - before[name] for name in ("tokens", "visits", "cold_visits"))
-        return {"tokens": tokens, "visits": visits, "cold_share": cold / max(1, visits), "above": now["above"]}
+        return {"tokens": tokens, "visits": visits, "cold_share": cold / max(1, visits)}
 
     @torch.inference_mode()
     def digests(self) -> dict[int, list[int]]:

@@ -17,8 +17,9 @@ from appliance.errors import PlanError
 from appliance.plan import planfile
 from appliance.plan.export import residency
 from appliance.plan.schema import Plan
-from appliance.residency.deciding import COUNTS, LEARNED
+from appliance.residency.deciding import COUNTS, LEARNED, Deciding
 from appliance.residency.document import parse, text
+from appliance.residency.following import Following
 from gateway.state import Pair
 from tests.plan.plans import plan
 
@@ -67,7 +68,9 @@ def test_the_plan_is_written_with_what_to_type_next(folder: Path) -> None:
     assert made.exports["residency"].verdict == "exact"
     assert "2 of 5 experts in host RAM are others than the plan's" in done.stdout
     assert f"moe-appliance plan use {out}" in done.stderr
-    assert f"plan make --checkpoint PATH --stats {written_in(folder / 'state') / COUNTS}" in done.stderr
+    counts = written_in(folder / "state") / COUNTS
+    assert "plan make --checkpoint PATH --gpus" in done.stderr
+    assert f"--select routing-stats --stats {counts} --out plan-by-counts.json" in done.stderr
 
 
 def test_without_out_nothing_is_written(folder: Path) -> None:
@@ -107,10 +110,28 @@ def test_before_anything_was_learned_it_says_so(folder: Path) -> None:
     assert "moe-appliance status" in error.remedy
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"schema": "another/1"}'])
+def test_while_an_engine_has_counted_nothing_what_the_one_before_learned_is_there(folder: Path) -> None:
+    Deciding(
+        Following(parse(json.dumps(residency.export(BEFORE).document), ""), {}, 0, 0), [], written_in(folder / "state")
+    )
+    done = run(folder, "--json")
+    assert json.loads(done.stdout)["moved"] == 2
+    assert "before-counts.json" in run(folder).stderr
+    assert "what the one before it learned" in run(folder).stderr
+
+
+TWICE = json.dumps(residency.export(BEFORE).document).replace('"tp"', '"tp": 1, "tp"')
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"\xff\xfe", b'{"schema": "another/1"}', b"[" * 100_000, TWICE.encode()], ids=range(5)
+)
 def test_a_damaged_file_is_named(folder: Path, content: bytes) -> None:
     (written_in(folder / "state") / LEARNED).write_bytes(content)
-    assert LEARNED in refused(folder).message
+    error = refused(folder)
+    assert LEARNED in error.message
+    assert "refused" not in error.message
+    assert "writes it anew" in error.remedy
 
 
 def test_a_folder_in_its_place_is_named(folder: Path) -> None:

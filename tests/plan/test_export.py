@@ -137,16 +137,15 @@ def test_engram_has_its_own_switch_in_vllm(mode: str, value: bool) -> None:
     assert json.loads(argv[1]) == {"cpu_offload": value}
 
 
-@pytest.mark.parametrize("name", ["vllm-uva", "residency"])
-def test_engram_on_disk_is_impossible_in_vllm(name: str) -> None:
-    assert export(name, plan(engram=HostEngram(mode="disk"))).verdict == "impossible"
+def test_engram_on_disk_is_impossible_in_vllm() -> None:
+    assert export("vllm-uva", plan(engram=HostEngram(mode="disk"))).verdict == "impossible"
 
 
 # --------------------------------------------------------------------------------------- residency
 
 
 def test_the_residency_document_is_the_plan() -> None:
-    made = plan({"0": "0-3", "2": "7"}, tensors=("embed.weight",), engram=HostEngram())
+    made = plan({"0": "0-3", "2": "7"}, tensors=("embed.weight",))
     outcome = export("residency", made)
     assert outcome.verdict == "exact"
     document = json.loads(outcome.text)
@@ -154,7 +153,6 @@ def test_the_residency_document_is_the_plan() -> None:
     assert document["plan_id"] == made.identity
     assert document["layers"] == {"0": "0-3", "2": "7"}
     assert document["tensors"] == ["embed.weight"]
-    assert document["engram"] == "pinned"
     assert any("embedding" in note for note in outcome.notes)
 
 
@@ -163,6 +161,8 @@ def test_the_residency_document_is_the_plan() -> None:
     [
         (plan(codebook="mcg"), "EXL3"),
         (plan(topology=PlanTopology(tp=2, ep=2, vram_bytes_each=1)), "expert parallelism"),
+        (plan(engram=HostEngram()), "no Engram tables"),
+        (plan(engram=HostEngram(mode="disk")), "no Engram tables"),
     ],
 )
 def test_what_the_plugin_cannot_place_is_impossible(made: Plan, said: str) -> None:

@@ -35,7 +35,7 @@ def document(of: Plan, cold: Mapping[int, tuple[int, ...]]) -> Residency:
 
 
 def made(cold: Mapping[int, tuple[int, ...]], of: Plan = BEFORE) -> Plan:
-    return learned(of, document(of, cold), "/etc/plan.json", "/now/counts.json")
+    return learned(of, document(of, cold), "/etc/plan.json", "moe-appliance plan make --stats /now/counts.json")
 
 
 def refused(cold: Mapping[int, tuple[int, ...]], of: Plan = BEFORE) -> PlanError:
@@ -87,7 +87,12 @@ def test_experts_that_are_cold_as_planned_teach_nothing() -> None:
 def test_another_plans_experts_are_refused() -> None:
     other = plan({"0": "0-3", "2": "6"}).seal()
     with pytest.raises(PlanError) as caught:
-        learned(BEFORE, document(other, {0: (2, 3, 6, 7), 2: (5,)}), "/etc/plan.json", "/now/counts.json")
+        learned(
+            BEFORE,
+            document(other, {0: (2, 3, 6, 7), 2: (5,)}),
+            "/etc/plan.json",
+            "moe-appliance plan make --stats /now/counts.json",
+        )
     assert other.plan_id[:19] in caught.value.message
     assert f"/etc/plan.json is {BEFORE.plan_id[:19]}" in caught.value.message
     assert "moe-appliance restart" in caught.value.remedy

@@ -312,15 +312,13 @@ def the_life_of_a_rank(number: int, meeting: str) -> list[Any]:
         for layer, runner in runners.items():
             ids = torch.tensor([chance.randrange(first, first + 32) for _ in range(16)])
             read.add((layer, tokens, visited(runner, ids, tokens)))
-        stood.append((rank._staging.above, *rank._live._orders().values()))
+        stood.append(list(rank._live._orders().values()))
         if (decision := rank._live._decision) is not None:
             decision.join()
-    in_place = {(layer, tokens, True) for layer in cold for tokens in (4, 2000)}
-    assert read == in_place | {(0, 2000, False), (2, 2000, False)}, (
-        "long ones from staging, until its experts are known"
-    )
-    assert len({str(orders) for _, *orders in stood}) > 5, "rows follow traffic"
-    assert set(stood[-1][1][-24:]) <= set(range(32)), "the unvisited half is cold"
+    in_place = {(layer, 4, True) for layer in cold} | {(1, 2000, True)}
+    assert read == in_place | {(0, 2000, False), (2, 2000, False)}
+    assert len({str(orders) for orders in stood}) > 5, "rows follow traffic"
+    assert set(stood[-1][0][-24:]) <= set(range(32)), "the unvisited half is cold"
     rank.close()
     assert not driver.spaces
     assert not driver.files

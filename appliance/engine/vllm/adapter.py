@@ -24,6 +24,7 @@ from appliance.engine.host_kv import EXACT
 from appliance.engine.promise import Promise
 from appliance.engine.vllm import findings as found
 from appliance.engine.vllm import head, launcher, nodes, plugin
+from appliance.engine.vllm.beside_residency import unmeasured
 from appliance.engine.vllm.caches import cache_env
 from appliance.engine.vllm.command import Command, command_of, tier_flags
 from appliance.engine.vllm.flags import EnvVar
@@ -56,16 +57,20 @@ METRICS = MetricNames(
 )
 """Source: /metrics of vLLM 0.26.0."""
 _NOWHERE = "(no model)"
-NOT_PLACED = Required(
-    PLACED,
-    "that the experts were placed as the plan says",
-    Cause(
-        id="engine.not_placed",
-        title="vLLM serves, and its residency plugin has not said what it placed where.",
-        remedy="leave --worker-cls out of [engine] args: moe-appliance engine command   shows who gave it",
-        retry=False,
-    ),
-)
+
+
+def not_placed(plan_id: str) -> Required:
+    """The line of the residency plugin, with the plan that this start is for."""
+    return Required(
+        re.compile(f"{PLACED.pattern}.* plan {re.escape(plan_id)}(?:;|$)"),
+        "that the experts were placed as the plan says",
+        Cause(
+            id="engine.not_placed",
+            title="vLLM serves, and its residency plugin has not said that it placed this plan.",
+            remedy="leave --worker-cls out of [engine] args: moe-appliance engine command   shows who gave it",
+            retry=False,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class VllmEngine:
         settings, profile = self.settings, self._of_profile
         plan = self._read_plan()
         place = place_of(settings, profile, self.model, self._state_dir)
-        tells = placed(settings, profile, plan, str(self._plan.file or ""), self.uva, place.version)
+        tells = placed(settings, profile, plan, str(self._plan.file or ""), self.uva, place.version, place.quantisation)
         named = place.template is not None and place.template.is_file()
         template = place.template if named else self._written(place.inline)
         request = Request(
@@ -193,7 +198,11 @@ class VllmEngine:
             ),
             *tells.findings,
             *found.of_cards(request),
-            *kept(found.of_numa(request), found.of_socket(self._socket, PATH_MAX_BYTES)),
+            *kept(
+                unmeasured(request.box.capabilities) if tells.document is not None else None,
+                found.of_numa(request),
+                found.of_socket(self._socket, PATH_MAX_BYTES),
+            ),
         )
         return Looked(request, command_of(request), place, seen, tells.document)
 
@@ -279,7 +288,7 @@ class VllmEngine:
             health_path="/health",
             start_timeout_s=settings.start_timeout_s,
             grace_s=settings.grace_s,
-            required=self._required(),
+            required=self._required(looked),
             metrics=METRICS if settings.hang_s else None,
             hang_s=settings.hang_s or 180.0,
             canary_s=settings.canary_s,
@@ -323,12 +332,12 @@ class VllmEngine:
         module = HEADLESS if self.settings.nodes.headless else SERVER
         return (str(python), "-P", str(LAUNCHER), str(key_file), *module, *looked.command.argv)
 
-    def _required(self) -> tuple[Required, ...]:
+    def _required(self, looked: Looked) -> tuple[Required, ...]:
         if self.settings.plugins:
             patterns = {name: re.compile(pattern) for name, pattern in self.settings.plugins.items()}
         else:
             patterns = dict(self._of_profile.plugins)
-        of_plan = (NOT_PLACED,) if self.settings.placement == "residency" and self._plan.file is not None else ()
+        of_plan = () if looked.document is None else (not_placed(str(looked.document["plan_id"])),)
         return of_plan + tuple(
             Required(pattern, f"a line of the plugin {name}", _not_loaded(name, self.environment))
             for name, pattern in patterns.items()

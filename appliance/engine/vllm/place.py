@@ -37,8 +37,8 @@ class Place:
     """`python`: what runs, None = it is not there or does not run. `outdated`: the environment's id when it is not what
     this version of the appliance would install. `version`: of vLLM. `template`: a Jinja file, None = none is known.
     `inline`: the model's template where it has none as a file. `model_problem`: what is wrong with the model's folder,
-    "" = nothing. `cache`: where what the engine compiles is kept. `environment`: id of the environment that it runs in,
-    "" = none of ours.
+    "" = nothing. `cache`: where what the engine compiles is kept. `quantisation`: of the model, "" = none, None = it is
+    not known. `environment`: id of the environment that it runs in, "" = none of ours.
     """
 
     python: Path | None
@@ -48,6 +48,7 @@ class Place:
     inline: str
     model_problem: str
     cache: Path
+    quantisation: str | None = None
     environment: str = ""
 
 
@@ -74,6 +75,7 @@ def place_of(settings: VllmSettings, profile: Profile, model: str | None, state_
         inline="" if settings.chat_template is not None else _inline(model),
         model_problem="" if model is None or from_hub(model) else _problem(Path(model)),
         cache=_cache(environment, settings, state_dir),
+        quantisation=None if model is None or from_hub(model) else _quantisation(Path(model)),
         environment="" if environment is None else environment.id,
     )
 
@@ -106,6 +108,20 @@ def numbers(version: str) -> tuple[int, ...]:
     """`0.26.0+cu130` -> (0, 26, 0)."""
     match = _NUMBERS.match(version)
     return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def _quantisation(model: Path) -> str | None:
+    """As config.json says it."""
+    try:
+        config = json.loads(read_small(model / CONFIGS[0], _TOKENIZER_MAX_BYTES))
+        said = config.get("quantization_config", {}) if isinstance(config, dict) else None
+        if not isinstance(said, dict):
+            return None
+        method = str(said.get("quant_method", "")).lower()
+        is_fp4 = "fp4" in str(said.get("quant_algo", "")).lower()
+        return f"{method}_fp4" if is_fp4 and method == "modelopt" else method
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def _template(model: str | None) -> Path | None:

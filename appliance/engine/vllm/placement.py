@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.engine.vllm import beside_residency
 from appliance.engine.vllm.arguments import parse
 from appliance.engine.vllm.flags import EnvVar, Flag
 from appliance.engine.vllm.profiles import Profile
@@ -49,11 +50,14 @@ def placed(
     plan_file: str,
     uva: Outcome | None,
     version: tuple[int, ...],
+    quantisation: str | None = None,
 ) -> Placed:
     """`uva`: the plan in the words of vLLM's own offload, by the checkpoint's headers; None = they were not read.
-    `version`: of the vLLM that will run."""
+    `version`: of the vLLM that will run. `quantisation`: of the model, "" = none, None = it is not known."""
     if plan is None:
         return Placed()
+    if settings.tensor_parallel not in (None, plan.topology.tp):
+        return Placed(findings=(_other_cards(settings, plan),))
     moved = plan.cold_count + plan.cold_draft_count
     match settings.placement:
         case "none":
@@ -64,7 +68,7 @@ def placed(
         case "uva":
             return _uva(profile, uva)
         case "residency":
-            return _residency(profile, plan, version)
+            return _residency(settings, profile, plan, version, quantisation)
 
 
 def _command(settings: VllmSettings, plan: Plan, plan_file: str) -> Placed:
@@ -97,26 +101,47 @@ def _uva(profile: Profile, uva: Outcome | None) -> Placed:
     return Placed(flags, env, findings)
 
 
-def _residency(profile: Profile, plan: Plan, version: tuple[int, ...]) -> Placed:
+def _residency(
+    settings: VllmSettings, profile: Profile, plan: Plan, version: tuple[int, ...], quantisation: str | None
+) -> Placed:
     outcome = residency.export(plan)
     if outcome.document is None:
         return Placed(findings=(_cannot("residency", outcome.reason, 'placement = "uva" or "command"'),))
     if not profile.cuda or version != RESIDENCY_VLLM:
         why = f"the plugin is made for vLLM {_dotted(RESIDENCY_VLLM)} on cards, and this is {_dotted(version)}"
         return Placed(findings=(_cannot("residency", why, "[engine] environment or profile"),))
+    if found := sorted(beside_residency.clashes(settings)):
+        why = f"does not go together with {', '.join(found)}"
+        return Placed(findings=(_cannot("residency", why, f"[engine]: leave out {', '.join(found)}"),))
     why = "single experts are placed: cold rows in host RAM, read by vLLM's own kernels"
-    return Placed((Flag("--worker-cls", (RESIDENT_WORKER,), why, _BY_EXPORT),), document=outcome.document)
+    worker = Flag("--worker-cls", (RESIDENT_WORKER,), why, _BY_EXPORT)
+    backend = beside_residency.backend_flags(settings, quantisation, _BY_EXPORT)
+    return Placed((worker, *backend), document=outcome.document)
 
 
 def resident(settings: VllmSettings, document: Path, plugin: Path, written: Path) -> tuple[EnvVar, ...]:
     """Where the plugin is, the file that it reads, the folder that it writes into, and what it is told."""
-    follow, staging = str(settings.follow_mib_per_s), str(settings.staging_tokens)
+    follow, tokens = str(settings.follow_mib_per_s), settings.staging_tokens
+    why = "longer steps read cold experts from VRAM"
+    staging = () if tokens is None else (EnvVar(STAGING, str(tokens), why, "[engine] staging_tokens"),)
     return (
+        *staging,
         EnvVar(FILE, str(document), "which experts are cold", _BY_EXPORT),
         EnvVar(FOLDER, str(written), "counts, figures, and what is cold by now", "the appliance"),
         EnvVar(FOLLOW, follow, "MiB/s of the link to exchange experts with", "[engine] follow_mib_per_s"),
-        EnvVar(STAGING, staging, "longer steps read cold experts from VRAM", "[engine] staging_tokens"),
         EnvVar("PYTHONPATH", str(plugin), "the residency plugin, and nothing else", "the appliance"),
+    )
+
+
+def _other_cards(settings: VllmSettings, plan: Plan) -> Finding:
+    cards, said = plan.topology.tp, settings.tensor_parallel
+    return Finding(
+        id=ID,
+        severity=Severity.FAIL,
+        title="The plan is for another number of cards",
+        observed=f"the plan shares each expert among {count(cards, 'card')}; [engine] tensor_parallel = {said}",
+        required="the same number in both",
+        remedy=f"leave tensor_parallel out; or a plan for as many: moe-appliance plan make --gpus {said}",
     )
 
 

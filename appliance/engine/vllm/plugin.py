@@ -1,8 +1,8 @@
 """Puts the residency plugin and its document where an engine's Python finds them.
 
 Touches the state folder. Rules:
-- Both are named by what they hold, so that a look knows their paths before they are there, one that is there is never
-  changed, and a start after an upgrade has the plugin of the appliance that starts it.
+- Both are named by what they hold, so that a look knows their paths before they are there, one that is there and whole
+  is never changed, and a start after an upgrade has the plugin of the appliance that starts it.
 - Nothing is installed into the engine's environment: the folder comes first on its PYTHONPATH, and holds nothing else.
 """
 
@@ -54,8 +54,9 @@ def put(state_dir: Path, document: Mapping[str, object]) -> None:
     make_folder(written_in(state_dir), "state_dir", PRIVATE_MODE)
     write_private(document_in(state_dir, document), _text(document))
     wanted = plugin_in(state_dir)
-    if wanted.is_dir():
+    if _is_whole(wanted / NAME):
         return
+    shutil.rmtree(wanted, ignore_errors=True)
     made = Path(tempfile.mkdtemp(dir=wanted.parent))
     try:
         (made / NAME).mkdir()
@@ -64,8 +65,16 @@ def put(state_dir: Path, document: Mapping[str, object]) -> None:
         made.rename(wanted)
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
-        if not wanted.is_dir():  # else somebody else was faster
+        if not _is_whole(wanted / NAME):  # else somebody else was faster
             raise
+
+
+def _is_whole(folder: Path) -> bool:
+    """What Python compiles there goes by the sources; else it holds them alone."""
+    try:
+        return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == _sources()
+    except OSError:
+        return False
 
 
 def _text(document: Mapping[str, object]) -> bytes:

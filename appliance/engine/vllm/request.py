@@ -22,13 +22,14 @@ what the engine has of it."""
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the box. `cards`: those that the engine may see, in CUDA's order, None = nobody asked;
-    `numa`: the node of each of them; `nodes`: how many NUMA nodes the host has, 0 = unknown. `peers`: an all-reduce
-    between these very cards with peer access was right; None = nobody tried. `numactl`: the program is there.
-    `environ`: the daemon's environment."""
+    """What is known of the box. `cards`: those that the engine may see, in CUDA's order, None = nobody asked; `numa`:
+    the node of each of them, `capabilities`: its compute capability; `nodes`: how many NUMA nodes the host has, 0 =
+    unknown. `peers`: an all-reduce between these very cards with peer access was right; None = nobody tried. `numactl`:
+    the program is there. `environ`: the daemon's environment."""
 
     cards: int | None = None
     numa: tuple[int | None, ...] = ()
+    capabilities: tuple[tuple[int, int] | None, ...] = ()
     nodes: int = 0
     peers: bool | None = None
     numactl: bool = False
@@ -48,6 +49,7 @@ def known(facts: Facts | None, seen: tuple[Gpu, ...], *, numactl: bool, environ:
     return Known(
         cards=len(seen),
         numa=tuple(node_of(gpu, facts.host) for gpu in seen),
+        capabilities=tuple(gpu.capability for gpu in seen),
         nodes=len(facts.host.nodes) if facts.host is not None else 0,
         peers=bool(deep.nccl_p2p) and not deep.nccl_error if measured and deep is not None else None,
         numactl=numactl,

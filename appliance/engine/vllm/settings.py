@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from appliance.engine.tables import Declared, PathSetting, check_env
 from appliance.engine.vllm.arguments import parse
 from appliance.engine.vllm.nodes import Nodes
-from appliance.residency.options import FOLLOW_MIB_PER_S, STAGING_TOKENS
+from appliance.residency.options import FOLLOW_MIB_PER_S, RESIDENCY
 
 ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The two names of the setting of torch's allocator."""
@@ -78,10 +78,10 @@ class VllmSettings(Declared):
     """For placement = "residency": experts in host RAM that are visited change places with some in VRAM that are not,
     while the engine serves, for no more than so many MiB a second of the link to each card. 0 = all stay where the plan
     puts them. Default 2048."""
-    staging_tokens: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = STAGING_TOKENS
-    """For placement = "residency": a step of more tokens may read experts that are in host RAM from VRAM, where they
-    are copied ahead, layer by layer, and does once its tokens would visit most of them. 0 = no VRAM is set aside for
-    it, and long prompts are read several times slower. Default 1024."""
+    staging_tokens: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] | None = None
+    """For placement = "residency": a step of more tokens reads experts that are in host RAM from VRAM, where they are
+    copied ahead, layer by layer. 0 = no VRAM is set aside for it, and long prompts are read several times slower.
+    Default: as many as bring 64 to each expert, 1024 for 128 experts of which a token visits 8."""
     plan_args: tuple[str, ...] = ()
     """For placement = "command": arguments that tell an engine with such a patch, with `{plan_file}`, `{experts_json}`,
     `{engram}` and `{tensors}` filled in from the plan. Default: none."""
@@ -114,6 +114,9 @@ class VllmSettings(Declared):
         if self.host_kv_gib and _TIER_FLAG in given:
             raise ValueError(f"args: {_TIER_FLAG} and host_kv_gib are the same; leave it out of args")
         check_env(self.env)
+        for name in self.env:
+            if name.startswith(RESIDENCY):
+                raise ValueError(f"env: {name} is not for you to set: follow_mib_per_s and staging_tokens are")
         for name, why in _OURS.items():
             if name in self.env:
                 raise ValueError(f"env: {name} is not for you to set: {why}")

@@ -26,7 +26,6 @@ GOOD: dict[str, Any] = {
     "layers": {"0": "1,5-7", "3": "0"},
     "draft_layers": {"0": "2-3"},
     "tensors": ["model.embed_tokens.weight"],
-    "engram": None,
 }
 
 
@@ -90,11 +89,8 @@ def test_ranges_mean_what_the_plan_says(numbers: set[int]) -> None:
 @given(
     cold=st.dictionaries(st.integers(0, 3), st.sets(st.integers(0, 63)), max_size=3),
     drafts=st.dictionaries(st.integers(0, 1), st.sets(st.integers(0, 99)), max_size=2),
-    engram=st.sampled_from([None, "pinned"]),
 )
-def test_what_is_written_is_read_as_it_was(
-    cold: dict[int, set[int]], drafts: dict[int, set[int]], engram: str | None
-) -> None:
+def test_what_is_written_is_read_as_it_was(cold: dict[int, set[int]], drafts: dict[int, set[int]]) -> None:
     layers, more = ({n: tuple(sorted(one)) for n, one in table.items()} for table in (cold, drafts))
-    residency = Residency("sha256:p", "m", 4, 64, 6, 2, layers, more, ("a.weight",), engram)
+    residency = Residency("sha256:p", "m", 4, 64, 6, 2, layers, more, ("a.weight",))
     assert parse(written(residency), "learned.json") == residency

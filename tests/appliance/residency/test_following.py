@@ -17,7 +17,7 @@ ROUND_BYTES = 1 << 30
 
 def following(mib_per_s: int = 1000, row_bytes: int = MIB) -> Following:
     residency = Residency("", "m", 2, EXPERTS, 2, 1, {0: tuple(range(COLD)), 1: ()}, {}, ())
-    return Following(residency, {0: row_bytes, 1: row_bytes}, mib_per_s, ROUND_BYTES, 1024, 8192)
+    return Following(residency, {0: row_bytes, 1: row_bytes}, mib_per_s, ROUND_BYTES)
 
 
 ORDER = st.permutations(range(EXPERTS))
@@ -39,13 +39,6 @@ def test_a_layer_without_cold_experts_is_counted_but_never_exchanged() -> None:
     found.hear(100, 1.0, {0: [0] * EXPERTS, 1: [0] * 7 + [500]}, {0: order, 1: order})
     assert found.totals[1][7] == 500
     assert found.decide(1.0, {0: order, 1: order}) == ()
-
-
-def test_from_where_staging_is_read_rests_on_the_experts_that_are_cold_now() -> None:
-    found = following()
-    found.hear(1000, 1.0, {0: [900, 900, 900, 0, 0, 0, 0, 0]}, {0: range(EXPERTS)})
-    assert found.staged_above({0: [3, 4, 5, 6, 7, 0, 1, 2]}) == 1024
-    assert found.staged_above({0: range(EXPERTS)}) == 8192
 
 
 def test_what_is_decided_rests_on_where_rows_stand_now() -> None:

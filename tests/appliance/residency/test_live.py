@@ -19,10 +19,9 @@ from appliance.residency.document import Residency
 from appliance.residency.document import load as load_document
 from appliance.residency.following import MIB, Following, Orders
 from appliance.residency.layout import places_of
-from appliance.residency.live import ROUND_STEPS, STEP_BYTES, STEP_SWAPS, Change, Live, Move, half_round_bytes
+from appliance.residency.live import ROUND_STEPS, STEP_BYTES, STEP_SWAPS, Live, Move, half_round_bytes
 
 EXPERTS, COLD, LAYERS, TOP_K = 16, 5, 3, 2
-STAGED_FROM = 1024
 RESIDENCY = Residency(
     "sha256:p", "m", LAYERS, EXPERTS, TOP_K, 2, dict.fromkeys(range(LAYERS), tuple(range(11, 16))), {}, ()
 )
@@ -88,24 +87,13 @@ class Rank:
         self.sizes = {number: RowSize(self.row_bytes) for number in range(LAYERS)}
 
 
-@dataclass
-class Stage:
-    """A staging.Staging."""
-
-    above: int = 0
-    told: list[int] = field(default_factory=list)
-
-    def exchanged(self, layer: int) -> None:
-        self.told.append(layer)
-
-
 class Box:
     """Ranks with one broadcast between them."""
 
     def __init__(self, decider: Any, ranks: int = 2, row_bytes: int = MIB) -> None:
         self.ranks = [Rank(row_bytes) for _ in range(ranks)]
-        self._told: list[Change | None] = []
-        self.stages = [Stage() for _ in self.ranks]
+        self._told: list[Sequence[Move]] = []
+        self.exchanged: list[list[int]] = [[] for _ in self.ranks]
         self.lives = [
             Live(
                 one.layers,
@@ -113,16 +101,16 @@ class Box:
                 one,
                 one,
                 self._agreeing(place),
-                self.stages[place],
+                self.exchanged[place].append,
                 None if place else decider,
             )  # type: ignore[arg-type]
             for place, one in enumerate(self.ranks)
         ]
 
-    def _agreeing(self, place: int) -> Callable[[Change | None], Change | None]:
-        def agree(change: Change | None) -> Change | None:
+    def _agreeing(self, place: int) -> Callable[[Sequence[Move]], Sequence[Move]]:
+        def agree(moves: Sequence[Move]) -> Sequence[Move]:
             if place == 0:
-                self._told.append(change)
+                self._told.append(list(moves))
             return self._told[-1]
 
         return agree
@@ -140,7 +128,7 @@ class Box:
 def deciding(folder: Path | None = None, mib_per_s: int = 10**6, step_s: float = WRITE_S) -> Deciding:
     """`step_s`: that pass whenever the clock is looked at."""
     row_bytes = dict.fromkeys(range(LAYERS), MIB)
-    following = Following(RESIDENCY, row_bytes, mib_per_s, half_round_bytes(MIB), STAGED_FROM, 8 * STAGED_FROM)
+    following = Following(RESIDENCY, row_bytes, mib_per_s, half_round_bytes(MIB))
     return Deciding(following, list(range(LAYERS)), folder, count(0.0, step_s).__next__)
 
 
@@ -160,8 +148,7 @@ def test_the_hot_set_is_followed_on_all_ranks_alike_and_every_row_is_where_it_is
         assert all(tuple(rank.content[number]) == layer.rows for number, layer in rank.layers.items())
     for layer in first.layers.values():
         assert set(layer.rows[-COLD:]) <= set(range(8)), "the visited ones are in VRAM"
-    assert [[number for number, *_ in rank.made] for rank in box.ranks] == [stage.told for stage in box.stages]
-    assert {stage.above for stage in box.stages} == {STAGED_FROM}, "nothing is hidden from so few experts"
+    assert [[number for number, *_ in rank.made] for rank in box.ranks] == box.exchanged
 
 
 @dataclass
@@ -173,12 +160,12 @@ class Scripted:
     heard: list[tuple[list[list[int]], Orders, Orders]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def decide(self, reading: Read, then: Orders, now: Orders, seconds: float) -> Change:
+    def decide(self, reading: Read, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
         self.heard.append((reading.visits(), then, now))
         self.seconds.append(seconds)
         if self.error:
             raise self.error
-        return Change(self.moves.pop(0) if self.moves else (), STAGED_FROM + len(self.heard))
+        return self.moves.pop(0) if self.moves else ()
 
 
 def test_only_a_few_rows_change_places_before_a_step() -> None:
@@ -204,15 +191,6 @@ def test_a_row_that_is_larger_than_a_step_is_allowed_goes_alone() -> None:
     assert [now - before for before, now in pairwise(made) if now != before] == [1, 1]
 
 
-def test_all_ranks_read_staging_from_the_same_step_on() -> None:
-    box = Box(Scripted([]))
-    for _ in range(3 * ROUND_STEPS):
-        box.step()
-        assert len({stage.above for stage in box.stages}) == 1
-        box.settle()
-    assert box.stages[0].above == STAGED_FROM + 2
-
-
 def test_nothing_is_decided_while_rows_still_move() -> None:
     decider = Scripted([[(0, 0, 11), (0, 1, 12)], [(0, 2, 13)]])
     box = Box(decider)
@@ -231,15 +209,33 @@ def test_a_decider_that_fails_ends_the_following_and_not_the_engine(capsys: pyte
     for _ in range(4 * ROUND_STEPS):
         box.step()
         box.settle()
-    assert capsys.readouterr().err == "moe-residency: residency no longer follows traffic, for the reason above\n"
+    said = "moe-residency: residency no longer follows traffic: ValueError: odd counts\n"
+    assert capsys.readouterr().err == said
     assert box.ranks[0].made == []
     assert sum(map(sum, box.ranks[0].loads)) == 0
 
 
+def test_a_thread_that_cannot_begin_ends_the_following_and_not_the_engine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    box = Box(Scripted([]))
+    for _ in range(3 * ROUND_STEPS):
+        box.step()
+    assert capsys.readouterr().err.endswith("follows traffic: RuntimeError: can't start new thread\n")
+
+
 def test_counts_are_written_as_plans_are_made_from_and_the_placement_as_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / FIGURES).write_text("of an engine before this one")
+    for name in (COUNTS, LEARNED, FIGURES):
+        (tmp_path / name).write_text("of an engine before this one")
     box, chance = Box(deciding(tmp_path), ranks=1), random.Random(2)
-    assert not (tmp_path / FIGURES).exists()
+    kept = {f"before-{name}" for name in (COUNTS, LEARNED)}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    for name in kept:
+        (tmp_path / name).unlink()
     for _ in range(6 * ROUND_STEPS):
         box.ranks[0].visit([1.0] * 10 + [30.0] * 6, chance)
         box.step()
@@ -287,7 +283,7 @@ def test_files_are_written_no_more_often_than_they_are_looked_at(tmp_path: Path)
 def test_a_folder_that_cannot_be_cleared_keeps_no_engine_from_starting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / COUNTS).mkdir()
+    (tmp_path / FIGURES).mkdir()
     deciding(tmp_path)
     assert "cannot be written" in capsys.readouterr().err
 

@@ -13,14 +13,13 @@ from appliance.residency.options import (
     FOLLOW,
     FOLLOW_MIB_PER_S,
     STAGING,
-    STAGING_TOKENS,
     Options,
     options,
 )
 
 
 def test_only_the_document_must_be_named() -> None:
-    assert options({FILE: "/d"}) == Options(Path("/d"), None, STAGING_TOKENS, FOLLOW_MIB_PER_S)
+    assert options({FILE: "/d"}) == Options(Path("/d"), None, None, FOLLOW_MIB_PER_S)
     assert options({FILE: "/d", FOLDER: "", STAGING: "", FOLLOW: ""}) == options({FILE: "/d"})
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.residency.staging import PARTS, Copy, Staging
+from appliance.residency.staging import PARTS, Copy, Staging, long_step
 
 LAYERS = 7
 ABOVE = 100
@@ -115,3 +115,8 @@ def test_few_layers_take_turns_too(layers: int) -> None:
     staging = Staging(lane, {layer: [Copy(layer % PARTS, layer, 1)] for layer in range(layers)}, ABOVE)
     for _ in range(3):
         assert all(run_layer(staging, lane, layer, LONG) for layer in range(layers))
+
+
+@pytest.mark.parametrize(("experts", "top_k", "tokens"), [(128, 8, 1024), (384, 6, 4096), (8, 2, 256), (2, 2, 64)])
+def test_a_step_is_long_when_it_brings_more_than_a_tile_to_each_expert(experts: int, top_k: int, tokens: int) -> None:
+    assert long_step(experts, top_k) == tokens

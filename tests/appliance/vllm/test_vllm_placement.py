@@ -152,3 +152,26 @@ def test_what_the_plugin_cannot_place_is_refused_before_the_start(
 def test_the_version_and_the_worker_are_those_of_the_plugin() -> None:
     assert ".".join(map(str, RESIDENCY_VLLM)) == decided.VLLM
     assert RESIDENT_WORKER.startswith("moe_residency.worker.")
+
+
+def test_a_plan_for_another_number_of_cards_is_refused_before_the_start() -> None:
+    made = told(plan("qwen3-30b-a3b-2x-32gb"), profile="vllm-generic", placement="residency", tensor_parallel=1)
+    (finding,) = made.findings
+    assert (finding.id, finding.severity) == ("engine.placement", Severity.FAIL)
+    assert "among 2 cards; [engine] tensor_parallel = 1" in finding.observed
+    assert "plan make --gpus 1" in finding.remedy
+    same = told(plan("qwen3-30b-a3b-2x-32gb"), profile="vllm-generic", placement="residency", tensor_parallel=2)
+    assert same.findings == ()
+
+
+def test_what_the_plugin_cannot_stand_beside_is_refused_before_the_start() -> None:
+    args = ["--enable-lora", "--max-num-seqs", "4"]
+    (finding,) = told(plan("qwen3-30b-a3b-2x-32gb"), profile="vllm-generic", placement="residency", args=args).findings
+    assert "does not go together with args --enable-lora" in finding.observed
+    assert finding.remedy == "change [engine]: leave out args --enable-lora"
+
+
+def test_the_backend_that_keeps_rows_in_place_is_given() -> None:
+    set_ = settings(placement="residency")
+    made = placed(set_, PROFILES["vllm-generic"], plan("qwen3-30b-a3b-2x-32gb"), "/p", None, RESIDENCY_VLLM, "")
+    assert words(made) == ["--worker-cls", RESIDENT_WORKER, "--moe-backend", "triton"]

@@ -72,6 +72,18 @@ def test_the_residency_plugin_is_put_there_before_the_start_and_must_say_what_it
     assert told.folder.stat().st_mode & 0o777 == 0o700
     (needed,) = launch.required
     assert needed.cause.id == "engine.not_placed"
-    assert needed.pattern.search(
-        "(Worker_TP1 pid=7) moe-residency: rank 1: placed: 5 bytes in VRAM, 6 bytes in host RAM"
-    )
+    said = "(Worker_TP1 pid=7) moe-residency: rank 1: placed: 5 bytes in VRAM, 6 bytes in host RAM of node 0, plan"
+    assert needed.pattern.search(f"{said} {document['plan_id']}; steps that read staging, tokens: above 1024")
+    assert not needed.pattern.search(f"{said} {document['plan_id']}0; steps that read staging, tokens: above 1024")
+
+
+def test_a_plugin_that_was_damaged_is_put_there_anew(tmp_path: Path) -> None:
+    plugin.put(tmp_path, DOCUMENT)
+    there = plugin.plugin_in(tmp_path) / plugin.NAME
+    (there / "worker.py").write_bytes(b"")
+    (there / "live.py").unlink()
+    (there / "mine.py").write_text("")
+    plugin.put(tmp_path, DOCUMENT)
+    assert (there / "worker.py").stat().st_size > 0
+    assert (there / "live.py").is_file()
+    assert not (there / "mine.py").exists()
