@@ -37,7 +37,7 @@ TARGETS: dict[str, Target] = {
         "The document for this project's vLLM plugin.",
         "Always, when it is possible.",
         "Never.",
-        "EXL3, expert parallelism, Engram on disk.",
+        "EXL3, expert parallelism, Engram tables.",
         residency.export,
     ),
     "llamacpp": Target(
