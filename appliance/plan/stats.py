@@ -98,6 +98,8 @@ def _counts(table: Any, file: str) -> dict[int, tuple[int, ...]]:
         for expert, count in enumerate(visits):
             if not _is_count(count):
                 raise _refused(file, f"counts.{key}[{expert}]: must be a whole number from 0")
+        if not any(visits):
+            raise _refused(file, f"counts.{key}: nobody visited this layer, so nothing says which experts may go")
         counts[int(key)] = tuple(visits)
     return counts
 

@@ -29,7 +29,9 @@ DASHBOARD = PACKAGING / "grafana/moe-appliance.json"
 OPERATIONS = ROOT / "docs/operations.md"
 OF_OTHERS = {"up", "node_filesystem_avail_bytes", "node_filesystem_size_bytes"}
 """Prometheus's own, and node_exporter's."""
-WORDS = r"by|on|ignoring|unless|and|or|sum|count|rate|increase|histogram_quantile|avg_over_time|max_over_time|label_values"
+WORDS = (
+    r"by|on|ignoring|unless|and|or|sum|count|rate|increase|histogram_quantile|avg_over_time|max_over_time|label_values"
+)
 SEVERITIES = {"critical", "warning", "info"}
 """As the head of the rules explains them."""
 
