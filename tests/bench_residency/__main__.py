@@ -22,7 +22,20 @@ from typing import Any
 
 from tests.bench_residency.comparing import agreement, ratio
 from tests.bench_residency.models import BACKENDS
-from tests.bench_residency.runs import SHARES, Run, Where, budgets, equal, fits, kernel, killed, pace, paired
+from tests.bench_residency.runs import (
+    SHARES,
+    Run,
+    Where,
+    budgets,
+    equal,
+    fits,
+    follow,
+    follow_wide,
+    kernel,
+    killed,
+    pace,
+    paired,
+)
 
 ROOT = Path(__file__).parents[2]
 TAIL = 1500
@@ -52,7 +65,8 @@ def _groups(where: Where) -> dict[str, Callable[[], list[Run]]]:
     made: dict[str, Callable[[], list[Run]]] = {
         "fits": lambda: fits(where),
         "budgets": lambda: budgets(where),
-        "follow": paced("exact", "shift"),
+        "follow": lambda: follow(where),
+        "follow-wide": lambda: follow_wide(where),
         "kernel": lambda: kernel(where),
         "kill": lambda: killed(where),
         "paired": lambda: paired(where),

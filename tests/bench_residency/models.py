@@ -42,6 +42,8 @@ class Shape:
 
 SMALL = Shape(hidden=1024, expert=512, layers=6, experts=64, top_k=6, heads=16)
 MIDDLE = Shape(hidden=2048, expert=768, layers=12, experts=128, top_k=8, heads=32, head=128)
+WIDE = Shape(hidden=1024, expert=128, layers=48, experts=512, top_k=10, heads=16)
+"""As many experts as the largest models have, and small ones: what deciding about them costs a step."""
 HUGE = Shape(hidden=4096, expert=1536, layers=36, experts=128, top_k=8, heads=32, head=128)
 """162 GiB of experts: more than a card of 140 GiB holds."""
 BACKENDS = {"bf16": "triton", "fp8": "triton", "awq": "marlin", "nvfp4": "marlin", "mxfp4": "marlin"}

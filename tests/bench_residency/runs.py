@@ -16,7 +16,7 @@ from appliance.plan.order import Step, candidates, coldest_first, level
 from appliance.residency.document import FILE, Residency, text
 from appliance.residency.options import FOLDER, FOLLOW
 from appliance.residency.staging import long_step
-from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, Shape, checkpoint, config
+from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, WIDE, Shape, checkpoint, config
 from tests.bench_residency.workers_named import ALL_VRAM, DIES_LOADING, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
 
 ZIPF, GENTLE = 1.2, 0.4
@@ -104,16 +104,21 @@ def pace(where: Where, names: tuple[str, ...]) -> list[Run]:
     return [run for run in _pace(where) if run.name in names]
 
 
-def _pace(where: Where) -> list[Run]:
+def _dummy(where: Where, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
+    """Arguments and environment for a shape without weights, whose routing can be skewed."""
     llm = where.llm(
-        config(where.folder / "middle", MIDDLE),
+        config(where.folder / f"dummy-{shape.layers}-{shape.experts}", shape),
         load_format="dummy",
         moe_backend="triton",
         max_num_batched_tokens=16_384,
         max_model_len=16_640,
         kv_cache_memory_bytes=3 << 30,
     )
-    env = {"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": STRATEGY, ENLIVEN: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    return llm, {"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": STRATEGY, ENLIVEN: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+
+
+def _pace(where: Where) -> list[Run]:
+    llm, env = _dummy(where, MIDDLE)
     even = [["rpc", "", "skew", 0], ["decode", "even"], ["prefill", "even_prefill"]]
     skewed = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
     in_place = [["rpc", "", "stage_above", 1 << 30], ["prefill", "even_prefill_in_place"]]
@@ -136,11 +141,28 @@ def _pace(where: Where) -> list[Run]:
             Run(f"uva-{share}", llm | {"worker_cls": STOCK} | uva, [*even, *skewed], env),
             Run(f"prefetch-{share}", llm | {"worker_cls": STOCK} | prefetch, even, env),
         ]
+    return runs
+
+
+def follow(where: Where) -> list[Run]:
+    """Traffic whose hot experts become others, and tokens while rows move."""
+    llm, env = _dummy(where, MIDDLE)
     file = {FILE: str(document(where, MIDDLE, SHARES["30"], scattered=False)), FOLDER: str(where.folder)}
-    shift = [["rpc", "", "skew", GENTLE], ["follow_shift", GENTLE, 15, 60, MIDDLE.experts // 2]]
     exact = [["rpc", "", "skew", ZIPF, MIDDLE.experts // 2], ["while_following", 600], ["swaps"]]
     placed = llm | {"worker_cls": PLACED}
-    return [*runs, Run("shift", placed, shift, env | file), Run("exact", placed, exact, env | file)]
+    return [_shift(where, "shift", MIDDLE), Run("exact", placed, exact, env | file)]
+
+
+def _shift(where: Where, name: str, shape: Shape) -> Run:
+    llm, env = _dummy(where, shape)
+    file = {FILE: str(document(where, shape, shape.experts // 3, scattered=False)), FOLDER: str(where.folder)}
+    steps = [["rpc", "", "skew", GENTLE], ["follow_shift", GENTLE, 15, 60, shape.experts // 2]]
+    return Run(name, llm | {"worker_cls": PLACED}, steps, env | file)
+
+
+def follow_wide(where: Where) -> list[Run]:
+    """The same of very many experts."""
+    return [_shift(where, "shift-wide", WIDE)]
 
 
 def killed(where: Where) -> list[Run]:
