@@ -337,8 +337,9 @@ def _said(error: ErrorDetails, model: type[BaseModel] | None) -> str:
         said = " ".join(error["msg"].removeprefix("Value error, ").split())
         return said if kind == "value_error" else f"is refused: {said}"
     said, value = words.format(**context), error["input"]
-    if kind in ("literal_error", "enum") and isinstance(value, str):
-        close = difflib.get_close_matches(value, re.findall(r"'([^']*)'", said), n=1, cutoff=0.6)
+    known = re.findall(r"'([^']*)'", said)
+    if kind in ("literal_error", "enum") and known and isinstance(value, str):
+        close = difflib.get_close_matches(value.lower(), known, n=1, cutoff=0.6)
         return f"{said}; did you mean '{close[0]}'?" if close else f"{said}, is another text"
     return said if kind == "missing" else f"{said}, is {kind_of(value)}"
 

@@ -42,11 +42,11 @@ def plan_learned(
         planfile.target(out, overwrite)
     file, written = _served(ctx.obj)
     plan = planfile.load(file)
-    now = _found(written / LEARNED)
-    counts = written / COUNTS if now == written / LEARNED else before(written / COUNTS)
+    now, is_before = _now(written / LEARNED, plan)
+    counts = before(written / COUNTS) if is_before else written / COUNTS
     checkpoint = ctx.obj.config.plan.checkpoint
     anew = by_counts(plan, None if checkpoint is None else str(checkpoint), str(counts))
-    made = planfile.stamped(learned(plan, _read(now), str(file), anew))
+    made = planfile.stamped(learned(plan, now, str(file), anew))
     if out is not None:
         planfile.save(made, out, overwrite)
     changed = moved(plan, made)
@@ -54,19 +54,20 @@ def plan_learned(
         said = {"file": None if out is None else str(out), "from": plan.identity, "moved": changed}
         print(json.dumps(said | {"plan": json.loads(planfile.dumps(made))}, indent=2))
         return
-    if now != written / LEARNED:
+    if is_before:
         say("the engine that serves has counted nothing yet: what the one before it learned")
-    _tell(plan, changed, out, anew)
+    _tell(plan, changed, out, anew if os.path.lexists(counts) else None)
 
 
-def _tell(plan: Plan, changed: int, out: Path | None, anew: str) -> None:
+def _tell(plan: Plan, changed: int, out: Path | None, anew: str | None) -> None:
     print(f"{changed:,} of {plan.cold_count:,} experts in host RAM are others than the plan's")
     if out is None:
         say("not written; --out FILE writes it")
     else:
         shown = quote(printable(str(out)))
         say(f"written to {printable(str(out))}", f"to serve with it: moe-appliance plan use {shown}")
-    say(f"to plan anew by all visits since the start, which the next start but one forgets: {anew}")
+    if anew is not None:
+        say(f"to plan anew by all visits since the start, which the next start but one forgets: {anew}")
 
 
 def _served(box: Box) -> tuple[Path, Path]:
@@ -83,9 +84,15 @@ def _served(box: Box) -> tuple[Path, Path]:
     return config.plan.file, written_in(box.paths.state_dir)
 
 
-def _found(path: Path) -> Path:
-    """The file of what is cold now, or of what was before this start while it has written none."""
-    return before(path) if not os.path.lexists(path) and os.path.lexists(before(path)) else path
+def _now(path: Path, plan: Plan) -> tuple[Residency, bool]:
+    """What is cold now; or, while this start has written nothing, what was before it, if that engine had the same plan,
+    and True. Raises PlanError."""
+    if os.path.lexists(path) or not os.path.lexists(before(path)):
+        return _read(path), False
+    found = _read(before(path))
+    if found.plan_id != plan.identity:
+        raise PlanError(f"nothing was learned yet: {printable(str(path))} is not there", _LATER)
+    return found, True
 
 
 def _read(path: Path) -> Residency:

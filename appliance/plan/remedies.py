@@ -67,8 +67,7 @@ class Remake:
         if keep_experts and self._number_is_meant():
             words.append(f"--experts {plan.cold_count}")
         words += self._placed()
-        words += ["--vision"] * plan.targets.vision + ["--no-draft"] * (not plan.targets.draft)
-        words += ["--whole-layers"] * plan.limits.whole_layers
+        words += _targets(plan)
         if not self.other:
             words += self._called(measured=gpus in (None, plan.topology.tp))
         words.append("--out plan.json" if self.file is None else f"--out {quoted(self.file)} --overwrite")
@@ -92,24 +91,38 @@ class Remake:
 
     def _called(self, *, measured: bool) -> Iterator[str]:
         """The model's name, and the validated cap unless it was `measured` on other cards."""
-        profile, name = self.plan.profile, self.plan.model.name
-        if profile is not None and measured:
-            yield f"--cap {profile.streams}"
-            if profile.validated:
-                yield f"--validated {quoted(profile.validated)}"
+        name = self.plan.model.name
+        if measured:
+            yield from _profile(self.plan)
         if name != short_name(self.checkpoint):
             yield f"--name {quoted(name)}"
 
 
 def by_counts(plan: Plan, checkpoint: str | None, counts: str) -> str:
-    """The command that makes a plan for what `plan` is for, by a file of visits. `checkpoint` None = not known."""
-    return " ".join(
-        [
-            f"sudo moe-appliance plan make --checkpoint {'PATH' if checkpoint is None else quoted(checkpoint)}",
-            f"--gpus {plan.topology.tp} {kv_words(plan)[0]} --select routing-stats --stats {quoted(counts)}",
-            "--out plan-by-counts.json",
-        ]
-    )
+    """The command that makes a plan for what `plan` is for, by a file of visits and for the cards that are there.
+    `checkpoint` None = not known."""
+    words = ["sudo moe-appliance plan make --checkpoint", "PATH" if checkpoint is None else quoted(checkpoint)]
+    words += [f"--gpus {plan.topology.tp}", *kv_words(plan)]
+    if plan.limits.max_host_bytes is not None:
+        words.append(f"--max-host-gib {_hundredths(plan.limits.max_host_bytes):.12g}")
+    words += ["--keep-embedding"] * (plan.cold_count > 0 and not plan.host.tensors)
+    words += [*_targets(plan), *_profile(plan), f"--name {quoted(plan.model.name)}"]
+    words += [f"--select routing-stats --stats {quoted(counts)}", "--out plan-by-counts.json --overwrite"]
+    return " ".join(words)
+
+
+def _targets(plan: Plan) -> list[str]:
+    """What is to run, as options."""
+    words = ["--vision"] * plan.targets.vision + ["--no-draft"] * (not plan.targets.draft)
+    return words + ["--whole-layers"] * plan.limits.whole_layers
+
+
+def _profile(plan: Plan) -> list[str]:
+    """The validated cap, as options."""
+    if plan.profile is None:
+        return []
+    validated = [f"--validated {quoted(plan.profile.validated)}"] if plan.profile.validated else []
+    return [f"--cap {plan.profile.streams}", *validated]
 
 
 def kv_words(plan: Plan) -> list[str]:

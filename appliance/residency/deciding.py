@@ -63,9 +63,7 @@ class Deciding:
                 for name in (COUNTS, LEARNED, FIGURES):
                     _unfinished(folder / name).unlink(missing_ok=True)
                 (folder / FIGURES).unlink(missing_ok=True)
-                for name in (COUNTS, LEARNED):
-                    with suppress(FileNotFoundError):
-                        (folder / name).replace(before(folder / name))
+                _keep(folder)
 
     def decide(self, reading: Reading, then: Orders, now: Orders, seconds: float) -> Sequence[Move]:
         """Raises nothing that is foreseen."""
@@ -101,6 +99,16 @@ class Deciding:
         _replace(folder / LEARNED, text(learned))
         said = {"schema": FIGURES_SCHEMA, "plan_id": residency.plan_id, "at": time.time(), "swapped": following.swapped}
         _replace(folder / FIGURES, json.dumps(said | asdict(figures)))
+
+
+def _keep(folder: Path) -> None:
+    """Both files or none: counts belong to what was learned with them."""
+    if (folder / LEARNED).exists():
+        for name in (COUNTS, LEARNED):
+            before(folder / name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                (folder / name).replace(before(folder / name))
+    (folder / COUNTS).unlink(missing_ok=True)
 
 
 def before(path: Path) -> Path:

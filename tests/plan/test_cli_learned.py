@@ -16,7 +16,8 @@ from appliance.engine.vllm.plugin import written_in
 from appliance.errors import PlanError
 from appliance.plan import planfile
 from appliance.plan.export import residency
-from appliance.plan.schema import Plan
+from appliance.plan.remedies import by_counts
+from appliance.plan.schema import Plan, Profile
 from appliance.residency.deciding import COUNTS, LEARNED, Deciding
 from appliance.residency.document import parse, text
 from appliance.residency.following import Following
@@ -68,7 +69,10 @@ def test_the_plan_is_written_with_what_to_type_next(folder: Path) -> None:
     assert made.exports["residency"].verdict == "exact"
     assert "2 of 5 experts in host RAM are others than the plan's" in done.stdout
     assert f"moe-appliance plan use {out}" in done.stderr
+    assert "--stats" not in done.stderr, "there are no counts"
     counts = written_in(folder / "state") / COUNTS
+    counts.write_text("{}")
+    done = run(folder, "--out", out, "--overwrite")
     assert "plan make --checkpoint PATH --gpus" in done.stderr
     assert f"--select routing-stats --stats {counts} --out plan-by-counts.json" in done.stderr
 
@@ -110,14 +114,54 @@ def test_before_anything_was_learned_it_says_so(folder: Path) -> None:
     assert "moe-appliance status" in error.remedy
 
 
+def begin(folder: Path) -> None:
+    """An engine starts."""
+    document = parse(json.dumps(residency.export(BEFORE).document), "")
+    Deciding(Following(document, {}, 0, 0), [], written_in(folder / "state"))
+
+
 def test_while_an_engine_has_counted_nothing_what_the_one_before_learned_is_there(folder: Path) -> None:
-    Deciding(
-        Following(parse(json.dumps(residency.export(BEFORE).document), ""), {}, 0, 0), [], written_in(folder / "state")
+    (written_in(folder / "state") / COUNTS).write_text("{}")
+    for _ in range(2):  # one that fails
+        begin(folder)
+        assert json.loads(run(folder, "--json").stdout)["moved"] == 2
+        assert "before-counts.json" in run(folder).stderr
+        assert "what the one before it learned" in run(folder).stderr
+
+
+def test_counts_are_those_of_the_engine_that_learned_or_not_offered(folder: Path) -> None:
+    counts = written_in(folder / "state") / COUNTS
+    counts.write_text("{}")
+    begin(folder)
+    learn(folder, BEFORE)  # and no counts: a router of that engine does not count
+    begin(folder)
+    assert sorted(path.name for path in counts.parent.iterdir()) == ["before-learned.json"]
+    assert "--stats" not in run(folder).stderr
+
+
+def test_what_was_learned_with_another_plan_is_none_of_this_ones(folder: Path) -> None:
+    begin(folder)
+    planfile.save(plan({"0": "2-3,6-7", "2": "5"}), folder / "plan.json", overwrite=True)
+    error = refused(folder)
+    assert error.message.startswith("nothing was learned yet")
+    assert "restart" not in error.remedy
+
+
+def test_the_command_for_a_plan_by_counts_keeps_what_was_asked_for(folder: Path) -> None:
+    made = BEFORE.model_copy(
+        update={
+            "limits": BEFORE.limits.model_copy(update={"max_host_bytes": 64 << 30}),
+            "targets": BEFORE.targets.model_copy(update={"draft": False, "kv_bytes": 4 << 30}),
+            "profile": Profile(name="p", streams=4, validated="here and now"),
+        }
     )
-    done = run(folder, "--json")
-    assert json.loads(done.stdout)["moved"] == 2
-    assert "before-counts.json" in run(folder).stderr
-    assert "what the one before it learned" in run(folder).stderr
+    said = by_counts(made, "/srv/a model", "/now/counts.json")
+    for words in (
+        "--checkpoint '/srv/a model' --gpus",
+        "--kv-gib 4 --max-host-gib 64 --keep-embedding --no-draft --cap 4 --validated 'here and now'",
+        "--select routing-stats --stats /now/counts.json",
+    ):
+        assert words in said
 
 
 TWICE = json.dumps(residency.export(BEFORE).document).replace('"tp"', '"tp": 1, "tp"')

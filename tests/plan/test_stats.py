@@ -52,6 +52,7 @@ def test_hits_per_token_are_the_cold_experts_visits_over_all_tokens() -> None:
         ({"tokens": 2**60}, "tokens"),
         ({"model": 3}, "model"),
         ({"counts": []}, "counts"),
+        ({"counts": {"0": [1, 2], "1": [0, 0]}}, "counts.1: nobody visited"),
         ({"counts": {"01": [1]}}, "counts.01"),
         ({"counts": {"-1": [1]}}, "counts.-1"),
         ({"counts": {"٣": [1]}}, "counts.٣"),

@@ -263,7 +263,7 @@ def rank_of(cold: dict[int, tuple[int, ...]], driver: HostDriver, number: int) -
     resident.CudaDriver = lambda: driver  # type: ignore[misc]
     resident.CudaLane = lambda driver, device: NowLane(driver)  # type: ignore[misc]
     residency = Residency("sha256:p", "m", len(cold), EXPERTS, 4, RANKS, cold, {}, ())
-    options = Options(Path("d"), None, 1024, 10**6)
+    options = Options(Path("d"), None, None, 10**6)
     return resident.Resident(residency, options, vllm_0_26, torch.device("cpu"), number)
 
 
@@ -304,6 +304,7 @@ def the_life_of_a_rank(number: int, meeting: str) -> list[Any]:
     runners = {layer: built(rank, layer) for layer in cold}
     line = rank.loaded(torch.nn.Module(), runners.values(), resident.Steps(8, 8192))
     assert PLACED.search(line), line
+    assert line.endswith("; steps that read staging, tokens: above 1024"), line
     rank.warm()
     chance, read, stood = random.Random(4), set(), []
     for step in range(1500):
@@ -325,6 +326,15 @@ def the_life_of_a_rank(number: int, meeting: str) -> list[Any]:
     return stood
 
 
+def what_is_moved_is_booked() -> None:
+    runner, held = SimpleNamespace(model_memory_usage=1000), iter((500, 200))
+    torch.cuda.memory_allocated = lambda: next(held)
+    with vllm_0_26.booked(runner):
+        pass
+    assert runner.model_memory_usage == 700
+    print("booked")
+
+
 def ranks_exchange_the_same_rows_before_the_same_step() -> None:
     """Processes with vLLM's own group between them."""
     with TemporaryDirectory() as folder, ProcessPoolExecutor(RANKS, get_context("spawn")) as pool:
@@ -343,5 +353,6 @@ if __name__ == "__main__":
     a_layer_keeps_every_row_through_loading_and_relaying()
     aliases_show_every_row_through_exchanges()
     padding_and_long_steps_are_not_counted_and_a_reading_is_of_its_steps()
+    what_is_moved_is_booked()
     ranks_exchange_the_same_rows_before_the_same_step()
     two_hundred_exchanges_lose_no_row()

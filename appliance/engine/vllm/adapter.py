@@ -59,15 +59,17 @@ METRICS = MetricNames(
 _NOWHERE = "(no model)"
 
 
-def not_placed(plan_id: str) -> Required:
-    """The line of the residency plugin, with the plan that this start is for."""
+def not_placed(plan_id: str | None) -> Required:
+    """The line of the residency plugin, with the plan that this start is for; None = it could not be read any more, and
+    any plan's will not do."""
+    named = rf"{re.escape(plan_id)}(?:;|$)" if plan_id is not None else "(?!)"
     return Required(
-        re.compile(f"{PLACED.pattern}.* plan {re.escape(plan_id)}(?:;|$)"),
+        re.compile(f"{PLACED.pattern}.* plan {named}"),
         "that the experts were placed as the plan says",
         Cause(
             id="engine.not_placed",
             title="vLLM serves, and its residency plugin has not said that it placed this plan.",
-            remedy="leave --worker-cls out of [engine] args: moe-appliance engine command   shows who gave it",
+            remedy="moe-appliance check; moe-appliance engine command   shows what the engine is told of the plan",
             retry=False,
         ),
     )
@@ -337,7 +339,9 @@ class VllmEngine:
             patterns = {name: re.compile(pattern) for name, pattern in self.settings.plugins.items()}
         else:
             patterns = dict(self._of_profile.plugins)
-        of_plan = () if looked.document is None else (not_placed(str(looked.document["plan_id"])),)
+        is_meant = self.settings.placement == "residency" and self._plan.file is not None
+        plan_id = None if looked.document is None else str(looked.document["plan_id"])
+        of_plan = (not_placed(plan_id),) if is_meant else ()
         return of_plan + tuple(
             Required(pattern, f"a line of the plugin {name}", _not_loaded(name, self.environment))
             for name, pattern in patterns.items()

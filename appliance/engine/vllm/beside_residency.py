@@ -5,9 +5,10 @@ The plugin refuses the same and more once the engine runs (appliance/residency/v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from appliance.engine.vllm.arguments import parse
+from appliance.engine.vllm.arguments import Argument, parse
 from appliance.engine.vllm.flags import Flag
 from appliance.engine.vllm.settings import VllmSettings
 from gateway.state import Finding, Severity
@@ -30,9 +31,11 @@ REFUSED = frozenset(
         "--worker-cls",
     }
 )
-"""Arguments that cannot stand beside it, but with a value of _NOTHING."""
-_NOTHING = ("0", "1")
+"""Arguments that cannot stand beside it, switched off or one of a kind apart."""
+_OFF = re.compile(r"0+(?:\.0*)?|auto")
 _BACKEND = "--moe-backend"
+_SAY_BACKEND = frozenset({_BACKEND, "--kernel-config", "--quantization"})
+_SOURCE = "config.json of the model"
 BACKENDS: Mapping[str, str] = {
     "": "triton",
     "fp8": "triton",
@@ -53,19 +56,24 @@ def clashes(settings: VllmSettings) -> Iterator[str]:
     if settings.nodes.nnodes > 1:
         yield "[engine.nodes]"
     for argument in parse(settings.args):
-        is_off = argument.name.startswith("--no-") or (argument.values and argument.values[0] in _NOTHING)
-        if argument.setting in REFUSED and not is_off:
+        if argument.setting in REFUSED and not _is_off(argument):
             yield f"args {argument.name}"
 
 
-def backend_flags(settings: VllmSettings, quantisation: str | None, source: str) -> tuple[Flag, ...]:
+def _is_off(argument: Argument) -> bool:
+    value = argument.values[0] if argument.values else ""
+    is_one = value == "1" and argument.setting.endswith("-parallel-size")
+    return argument.name.startswith("--no-") or is_one or _OFF.fullmatch(value) is not None
+
+
+def backend_flags(settings: VllmSettings, quantisation: str | None) -> tuple[Flag, ...]:
     """The backend that it needs, unless the operator says one. `quantisation` None = it is not known here; then the
     plugin says what it wants."""
-    said = any(argument.setting == _BACKEND for argument in parse(settings.args))
+    said = any(argument.setting in _SAY_BACKEND for argument in parse(settings.args))
     backend = None if quantisation is None else BACKENDS.get(quantisation)
     if said or backend is None:
         return ()
-    return (Flag(_BACKEND, (backend,), "the one that keeps rows of experts where they are placed", source),)
+    return (Flag(_BACKEND, (backend,), "the one that keeps rows of experts where they are placed", _SOURCE),)
 
 
 def unmeasured(capabilities: Sequence[tuple[int, int] | None]) -> Finding | None:

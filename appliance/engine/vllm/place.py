@@ -111,17 +111,24 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def _quantisation(model: Path) -> str | None:
-    """As config.json says it."""
+    """As config.json says it; None where it could stand elsewhere, or mean another one for the experts."""
     try:
         config = json.loads(read_small(model / CONFIGS[0], _TOKENIZER_MAX_BYTES))
-        said = config.get("quantization_config", {}) if isinstance(config, dict) else None
-        if not isinstance(said, dict):
-            return None
-        method = str(said.get("quant_method", "")).lower()
-        is_fp4 = "fp4" in str(said.get("quant_algo", "")).lower()
-        return f"{method}_fp4" if is_fp4 and method == "modelopt" else method
     except (OSError, ValueError, RecursionError):
         return None
+    if not isinstance(config, dict):
+        return None
+    said, text = config.get("quantization_config"), config.get("text_config", {})
+    if said is None:
+        elsewhere = "compression_config" in config or not isinstance(text, dict) or "quantization_config" in text
+        return None if elsewhere or (model / "hf_quant_config.json").exists() else ""
+    if not isinstance(said, dict) or "quant_method" not in said or "expert_dtype" in config | said:
+        return None
+    method = str(said["quant_method"]).lower()
+    if method == "fp8" and config.get("model_type") == "deepseek_v4":  # its experts are MXFP4 unless it says otherwise
+        return None
+    is_fp4 = "fp4" in str(said.get("quant_algo", "")).lower()
+    return f"{method}_fp4" if is_fp4 and method == "modelopt" else method
 
 
 def _template(model: str | None) -> Path | None:

@@ -56,8 +56,6 @@ def placed(
     `version`: of the vLLM that will run. `quantisation`: of the model, "" = none, None = it is not known."""
     if plan is None:
         return Placed()
-    if settings.tensor_parallel not in (None, plan.topology.tp):
-        return Placed(findings=(_other_cards(settings, plan),))
     moved = plan.cold_count + plan.cold_draft_count
     match settings.placement:
         case "none":
@@ -110,12 +108,14 @@ def _residency(
     if not profile.cuda or version != RESIDENCY_VLLM:
         why = f"the plugin is made for vLLM {_dotted(RESIDENCY_VLLM)} on cards, and this is {_dotted(version)}"
         return Placed(findings=(_cannot("residency", why, "[engine] environment or profile"),))
+    if settings.tensor_parallel not in (None, plan.topology.tp):
+        return Placed(findings=(_other_cards(settings, plan),))
     if found := sorted(beside_residency.clashes(settings)):
         why = f"does not go together with {', '.join(found)}"
         return Placed(findings=(_cannot("residency", why, f"[engine]: leave out {', '.join(found)}"),))
     why = "single experts are placed: cold rows in host RAM, read by vLLM's own kernels"
     worker = Flag("--worker-cls", (RESIDENT_WORKER,), why, _BY_EXPORT)
-    backend = beside_residency.backend_flags(settings, quantisation, _BY_EXPORT)
+    backend = beside_residency.backend_flags(settings, quantisation)
     return Placed((worker, *backend), document=outcome.document)
 
 

@@ -116,7 +116,7 @@ class VllmSettings(Declared):
         check_env(self.env)
         for name in self.env:
             if name.startswith(RESIDENCY):
-                raise ValueError(f"env: {name} is not for you to set: follow_mib_per_s and staging_tokens are")
+                raise ValueError(f"env: {name} is set by the appliance; follow_mib_per_s and staging_tokens are yours")
         for name, why in _OURS.items():
             if name in self.env:
                 raise ValueError(f"env: {name} is not for you to set: {why}")

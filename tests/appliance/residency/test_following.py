@@ -41,6 +41,25 @@ def test_a_layer_without_cold_experts_is_counted_but_never_exchanged() -> None:
     assert found.decide(1.0, {0: order, 1: order}) == ()
 
 
+def test_a_layer_whose_cold_rows_fill_no_page_is_in_vram_and_none_of_its_experts_cold() -> None:
+    found = following()
+    found.row_bytes = {1: MIB}
+    figures = found.hear(1000, 1.0, {0: [900, 900, 900, 0, 0, 0, 0, 0]}, {0: range(EXPERTS)})
+    assert figures.cold_visits == 0
+    assert found.decide(1.0, {0: range(EXPERTS)}) == ()
+
+
+def test_between_layers_the_engine_may_go_on() -> None:
+    rests: list[int] = []
+    found = following()
+    found.rest = lambda: rests.append(1)
+    found.hear(1000, 1.0, {0: [900, 0, 0, 0, 0, 0, 0, 900], 1: [1] * EXPERTS}, {0: range(EXPERTS), 1: range(EXPERTS)})
+    heard = len(rests)
+    assert heard >= 2 * 2
+    found.decide(1.0, {0: range(EXPERTS), 1: range(EXPERTS)})
+    assert len(rests) > heard
+
+
 def test_what_is_decided_rests_on_where_rows_stand_now() -> None:
     found = following()
     found.hear(1000, 1.0, {0: [900, 0, 0, 0, 0, 0, 0, 900]}, {0: range(EXPERTS)})

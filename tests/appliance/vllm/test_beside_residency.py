@@ -25,7 +25,7 @@ def found(**said: object) -> list[str]:
 
 @pytest.mark.parametrize("flag", sorted(REFUSED))
 def test_what_cannot_stand_beside_it_is_named_as_it_was_written(flag: str) -> None:
-    assert found(args=[flag, "2"]) == [f"args {flag}"]
+    assert found(args=[flag, "2"]) == found(args=[flag]) == [f"args {flag}"]
     assert flag in json.dumps(PARSER), "an argument of that vLLM"
 
 
@@ -35,30 +35,61 @@ def test_in_every_spelling(args: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["--no-enable-lora"], ["-dp", "1"], ["--cpu-offload-gb", "0"], ["--max-num-seqs", "4"]]
+    "args",
+    [
+        ["--no-enable-lora"],
+        ["-dp", "1"],
+        ["--cpu-offload-gb", "0.0"],
+        ["--offload-backend", "auto"],
+        ["--max-num-seqs", "4"],
+    ],
 )
 def test_what_is_switched_off_is_no_clash(args: list[str]) -> None:
     assert found(args=args) == []
+
+
+def test_what_the_worker_refuses_by_its_flag_is_refused_before_or_left_to_it_on_purpose() -> None:
+    there = set(re.findall(r"\((--[a-z-]+)", PLUGIN)) | set(re.findall(r", (--[a-z-]+)\)", PLUGIN))
+    assert there - REFUSED == {"--nnodes"}, "[engine.nodes] says it"
 
 
 def test_settings_of_our_own_are_looked_at_too() -> None:
     assert found(pipeline_parallel=2) == ["pipeline_parallel"]
 
 
-@pytest.mark.parametrize(("quantisation", "backend"), BACKENDS.items())
-def test_the_backend_is_given_that_the_plugin_wants(quantisation: str, backend: str) -> None:
-    (flag,) = backend_flags(settings(placement="residency"), quantisation, "test")
-    assert flag.words == ("--moe-backend", backend)
-    assert re.search(rf'"{backend}"\)', PLUGIN)
+METHOD_OF = {
+    "": "UnquantizedFusedMoEMethod",
+    "fp8": "Fp8MoEMethod",
+    "awq": "AutoAWQMoEMethod",
+    "modelopt_fp4": "ModelOptNvFp4FusedMoE",
+    "mxfp4": "GptOssMxfp4MoEMethod",
+}
+
+
+@pytest.mark.parametrize("quantisation", BACKENDS)
+def test_the_backend_is_given_that_the_plugin_wants(quantisation: str) -> None:
+    (flag,) = backend_flags(settings(placement="residency"), quantisation)
+    (wanted,) = re.findall(rf'"{METHOD_OF[quantisation]}": \("[a-z0-9_]+", "[A-Z]+", "([a-z]+)"\)', PLUGIN)
+    assert flag.words == ("--moe-backend", wanted)
 
 
 @pytest.mark.parametrize("quantisation", [None, "compressed-tensors", "modelopt"])
 def test_of_others_it_says_itself_what_it_takes(quantisation: str | None) -> None:
-    assert backend_flags(settings(placement="residency"), quantisation, "test") == ()
+    assert backend_flags(settings(placement="residency"), quantisation) == ()
 
 
-def test_a_backend_of_the_operators_stays() -> None:
-    assert backend_flags(settings(placement="residency", args=["--moe-backend", "triton"]), "awq", "test") == ()
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--moe-backend", "triton"],
+        ["--kernel-config", '{"moe_backend": "triton"}'],
+        ["--kernel-config.moe_backend=triton"],
+        ["-q", "awq"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_operator_says_of_it_stays(args: list[str]) -> None:
+    assert backend_flags(settings(placement="residency", args=args), "awq") == ()
 
 
 @pytest.mark.parametrize(
@@ -69,6 +100,12 @@ def test_a_backend_of_the_operators_stays() -> None:
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "modelopt_fp4"),
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}, "modelopt"),
         ({"quantization_config": 3}, None),
+        ({"quantization_config": {"producer": {}}}, None),
+        ({"compression_config": {}}, None),
+        ({"text_config": {"quantization_config": {"quant_method": "awq"}}}, None),
+        ({"text_config": {"hidden_size": 8}}, ""),
+        ({"model_type": "deepseek_v4", "quantization_config": {"quant_method": "fp8"}}, None),
+        ({"expert_dtype": "fp4", "quantization_config": {"quant_method": "fp8"}}, None),
         ([], None),
     ],
 )
@@ -76,6 +113,12 @@ def test_the_quantisation_is_what_config_json_says(config: object, expected: str
     (tmp_path / "config.json").write_text(json.dumps(config))
     made = place_of(settings(), PROFILES["vllm-generic"], str(tmp_path), tmp_path)
     assert made.quantisation == expected
+
+
+def test_modelopts_own_file_may_say_another(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "hf_quant_config.json").write_text("{}")
+    assert place_of(settings(), PROFILES["vllm-generic"], str(tmp_path), tmp_path).quantisation is None
 
 
 @pytest.mark.parametrize("text", [None, "{", "[" * 100_000])
@@ -94,5 +137,5 @@ def test_cards_that_nobody_measured_it_on_are_told() -> None:
 
 @pytest.mark.parametrize("name", ["MOE_RESIDENCY_FILE", "MOE_RESIDENCY_STAGING_TOKENS", "MOE_RESIDENCY_NEW"])
 def test_the_plugins_variables_are_not_the_operators(name: str) -> None:
-    with pytest.raises(ValidationError, match=f"env: {name} is not for you to set: follow_mib_per_s"):
+    with pytest.raises(ValidationError, match=f"env: {name} is set by the appliance; follow_mib_per_s"):
         settings(env={name: "1"})

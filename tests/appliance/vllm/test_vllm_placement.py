@@ -162,6 +162,8 @@ def test_a_plan_for_another_number_of_cards_is_refused_before_the_start() -> Non
     assert "plan make --gpus 1" in finding.remedy
     same = told(plan("qwen3-30b-a3b-2x-32gb"), profile="vllm-generic", placement="residency", tensor_parallel=2)
     assert same.findings == ()
+    stages = told(plan(), UVA, placement="uva", tensor_parallel=1, pipeline_parallel=2)
+    assert [one.severity for one in stages.findings if one.severity is Severity.FAIL] == [], "the plugin's rule alone"
 
 
 def test_what_the_plugin_cannot_stand_beside_is_refused_before_the_start() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,21 @@ def test_a_plugin_that_was_damaged_is_put_there_anew(tmp_path: Path) -> None:
     assert (there / "worker.py").stat().st_size > 0
     assert (there / "live.py").is_file()
     assert not (there / "mine.py").exists()
+
+
+def test_a_plan_that_can_no_longer_be_read_is_not_served_without(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_bytes((PLANS / "qwen3-30b-a3b-2x-32gb.json").read_bytes())
+    made = engine(tmp_path, PlanSettings(file=file), placement="residency")
+    file.write_text("{")
+    made.findings(facts(2))
+    (needed,) = made.launch(1, Path("/k")).required
+    assert needed.cause.id == "engine.not_placed"
+    assert not needed.pattern.search("moe-residency: rank 0: placed: 5 bytes in VRAM, 6 bytes in host RAM, plan x; y")
+
+
+def test_cards_that_nobody_measured_it_on_are_a_finding(tmp_path: Path) -> None:
+    plan = PlanSettings(file=PLANS / "qwen3-30b-a3b-2x-32gb.json")
+    gpus = tuple(replace(gpu, capability=(12, 0)) for gpu in facts(2).gpus.gpus)
+    there = replace(facts(2), gpus=replace(facts(2).gpus, gpus=gpus))
+    assert "engine.residency" in {one.id for one in engine(tmp_path, plan, placement="residency").findings(there)}
