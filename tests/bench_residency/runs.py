@@ -126,7 +126,6 @@ def _pace(where: Where) -> list[Run]:
     counted = [["rpc", "", "cold_visits"], ["decode", "even_counted"], ["rpc", "cold_visits", "cold_visits"]]
     ours = [*even, *counted, *in_place, *staged, *skewed, ["rpc", "", "cold_visits"], ["decode", "skewed_counted"]]
     ours += [["rpc", "skewed_cold_visits", "cold_visits"], in_place[0], ["prefill", "skewed_prefill_in_place"]]
-    ours += [*staged, ["prefill", "skewed_prefill_staged"]]
     ours += [["rpc", "copy_rate", "copy_rate"]]
     runs = [Run("stock", llm | {"worker_cls": STOCK}, [*even, *skewed], env)]
     for share, cold in SHARES.items():

@@ -15,7 +15,6 @@ import torch
 from moe_residency import resident
 from moe_residency.driver import CudaDriver, Place
 from moe_residency.following import Figures, Following
-from moe_residency.policy import Policy, Rates
 from moe_residency.tensors import Ranges, tensor_at
 from moe_residency.worker import ResidentWorker
 from vllm.compilation.counter import compilation_counter
@@ -183,12 +182,6 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
     def follow(self, is_on: bool) -> None:
         """Whether rows may be exchanged."""
         self._resident._is_warm = is_on
-
-    def skew(self, *arguments: float) -> None:
-        """As vLLM's own; what was counted of the routing before is forgotten."""
-        super().skew(*arguments)
-        if self.rank == 0:
-            self._known.rates = Rates(Policy())
 
     @property
     def _known(self) -> Following:
