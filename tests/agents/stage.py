@@ -142,6 +142,12 @@ class Box:
         """The log lines of its requests that are over."""
         return [line for line in self.gateway.done() if line.get("seat") == client.name]
 
+    async def over(self, client: Client) -> list[dict[str, Any]]:
+        """The log lines of all its requests, once none runs: a client may have ended before its last line is there."""
+        await self.gateway.until(lambda: not self.live(client))
+        await asyncio.sleep(0)
+        return self.done(client)
+
     def asked(self, client: Client) -> int:
         """Requests of it that the engine has now."""
         return len(self._at_engine(client))

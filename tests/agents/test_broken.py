@@ -34,7 +34,7 @@ async def test_half_an_answer_is_never_taken_for_the_whole(client: Client, fault
         result = await run.result()
         # then: whoever asks again has the whole answer, everybody else an error, and nobody the half
         assert log[0].outcome not in ("completed", "")
-        assert here.done(client)[0]["word"] != "ok"
+        assert (await here.over(client))[0]["word"] != "ok"
         if result.code == 0:
             assert result.stdout.strip() == ANSWER, result.told()
         else:

@@ -42,12 +42,11 @@ async def test_a_first_prompt_that_is_too_long_is_a_400(client: Client, is_full:
         result = await run.result()
         if client is PI:  # it summarises, sends the prompt once more and ends without a word
             assert (result.code, result.stdout) == (0, ""), result.told()
-            await here.gateway.until(lambda: len(here.done(client)) >= 3, START_S)
-            assert [line["status"] for line in here.done(client)] == [400, 200, 400]
+            assert [line["status"] for line in await here.over(client)] == [400, 200, 400]
         else:
             assert result.code == 1, result.told()
             assert SAYS.get(client.name, SAYS_OURS) in (result.stdout + result.stderr).lower(), result.told()
-            assert len(here.done(client)) == 1
+            assert len(await here.over(client)) == 1
 
 
 @pytest.mark.agents
@@ -72,5 +71,4 @@ async def test_a_later_prompt_that_is_too_long_is_summarised(summarises: Client,
         # then: the client makes room and has its answer; pi's print mode ends without showing it
         assert (result.code, result.stdout.strip()) == (0, "" if client is PI else ANSWER), result.told()
         expected = [200, 200, 400] + [200] * (2 if client is PI else 3)
-        await here.gateway.until(lambda: len(here.done(client)) >= len(expected), START_S)  # it may end before the line
-        assert [line["status"] for line in here.done(client)] == expected
+        assert [line["status"] for line in await here.over(client)] == expected

@@ -56,4 +56,4 @@ async def test_the_ticket_of_a_killed_client_is_free(several: Sequence[Client], 
             free_s = time.monotonic() - killed_s
             print(f"MEASURED {client} killed in {stage}: ticket free after {free_s * 1000:.0f} ms")
             assert free_s < FREE_S
-            assert [line["word"] for line in here.done(client)] == ["client_gone"]
+            assert [line["word"] for line in await here.over(client)] == ["client_gone"]

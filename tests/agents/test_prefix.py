@@ -47,7 +47,7 @@ async def test_each_request_begins_with_the_one_before(agent: Client, tmp_path: 
             *await told(here, agent, Task(PROMPTS[0])),
             *await told(here, agent, Task(PROMPTS[1], again=True)),
         ]
-        received = [line["body_bytes"] for line in here.done(agent)]
+        received = [line["body_bytes"] for line in await here.over(agent)]
         forwarded = [len(sent.raw) for sent in here.sent()]
     # then: Claude Code's billing line and Codex's tools of its vendor are all that a request loses on its way
     assert len(requests) == 4

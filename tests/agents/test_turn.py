@@ -31,4 +31,4 @@ async def test_a_tool_call_and_then_the_answer(client: Client, tmp_path: Path) -
         sent = here.sent()
         assert [(request.body["stream"], client.tool in request.tools) for request in sent] == [(True, True)] * 2
         assert [FOUND in request.text.replace(f"echo {FOUND}", "") for request in sent] == [False, True]
-        assert [(line["status"], line["word"]) for line in here.done(client)] == [(200, "ok")] * 2
+        assert [(line["status"], line["word"]) for line in await here.over(client)] == [(200, "ok")] * 2

@@ -84,7 +84,7 @@ async def test_all_wait_for_a_full_box_and_get_the_answer(several: Sequence[Clie
         for client, run in runs.items():
             result = await run.result()
             assert (result.code, result.stdout.strip()) == (0, ANSWER), f"{client}: {result.told()}"
-            waited_s = [line["queue_s"] for line in here.done(client)]
+            waited_s = [line["queue_s"] for line in await here.over(client)]
             assert len(waited_s) == 1
             assert waited_s[0] >= seconds
         assert here.gateway.engine.stats.peak_sequences <= STREAMS
@@ -104,7 +104,7 @@ async def test_whoever_is_refused_comes_back_when_told_and_succeeds(several: Seq
         for client, run in runs.items():
             result = await run.result(RETRY_MAX_S)
             assert (result.code, result.stdout.strip()) == (0, ANSWER), f"{client}: {result.told()}"
-            first, *others = here.done(client)
+            first, *others = await here.over(client)
             assert [first["status"], *(line["status"] for line in others)] == [429, 200], client
             waited_s = here.arrived_s(others[0]["request_id"]) - refused_s[client]
             print(f"MEASURED {client} came back {waited_s:.1f} s after the 429")
