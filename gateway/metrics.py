@@ -140,7 +140,8 @@ def _residency(said: ResidencyView) -> Iterator[Metric]:
     help = "Bytes of a token that cross each card's link for them, at most."
     yield from gauge("moe_residency_cold_bytes_per_token", help, said.token_bytes)
     yield from gauge("moe_residency_cold_bytes_per_second", "The same, a second.", said.link_rate)
-    yield from gauge("moe_residency_reading_age_seconds", "Time since visits were read.", said.age)
+    help = "Time since visits were read, or since the engine's start where none were."
+    yield from gauge("moe_residency_reading_age_seconds", help, said.age)
     help = "Experts exchanged since the engine's start."
     yield from counter("moe_residency_exchanges_total", help, said.exchanges)
 

@@ -219,15 +219,16 @@ class ResidencyFigures(_Wire):
     """What the residency plugin counted between its last two readings, at `at_s`, wall clock: `visits` to experts of
     `tokens` in `seconds` of work, `cold_visits` to those in host RAM. `cold_bytes`: of these visits, on each card:
     the most that can have crossed its link for them. `swapped`: exchanges of two experts since the engine's start.
+    `tokens` 0: nothing was counted since that start, at `at_s`.
     """
 
     at_s: float
-    tokens: int
-    seconds: float
-    visits: int
-    cold_visits: int
-    cold_bytes: int
-    swapped: int
+    tokens: int = 0
+    seconds: float = 0.0
+    visits: int = 0
+    cold_visits: int = 0
+    cold_bytes: int = 0
+    swapped: int = 0
 
 
 class EngineState(_Wire):
@@ -241,7 +242,7 @@ class EngineState(_Wire):
     None = nobody knows. `start_progress`: how much of the whole start is behind it, 0..1, by the same. `leaving`: it is
     about to be restarted, and nothing new is sent to it. `environment`: id of the environment that it runs in. `trial`:
     the pair that this start tries. `reverted`: the last trial that failed, until the next one. `residency`: None = it
-    counts no visits to experts, or has not yet.
+    counts no visits to experts.
     """
 
     phase: Phase = Phase.OFF

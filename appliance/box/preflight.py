@@ -129,7 +129,9 @@ def run(
         keep(state_dir / NAME, to_json(seen), MODE)
     except OSError as error:
         if deep is not None or os.path.lexists(state_dir):
-            return replace(seen, notes=(*seen.notes, f"{state_dir / NAME} was not written: {error.strerror}"))
+            note = f"{state_dir / NAME} was not written ({error.strerror}): nothing of this is kept; "
+            remedy = f"make {state_dir} a folder that this user may write to, or run it as one who may"
+            return replace(seen, notes=(*seen.notes, note + remedy))
     return seen
 
 

@@ -1,7 +1,7 @@
 """What the residency plugin inside the engine counted last. Touches one small file, in a thread.
 
 Rule: whatever cannot be believed (no file, half of one, another schema, one from before this start) means that nothing
-is known, and is no error: figures are for people, and the engine serves without them.
+was counted since the start, and is no error: figures are for people, and the engine serves without them.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def read(folder: Path, since_s: float) -> ResidencyFigures | None:
         return None
 
 
-async def watch(folder: Path, since_s: float, tell: Callable[[ResidencyFigures | None], None]) -> None:
+async def watch(folder: Path, since_s: float, tell: Callable[[ResidencyFigures], None]) -> None:
     """Read again and again, until it is cancelled; each time `tell` on the event loop."""
+    nothing = ResidencyFigures(at_s=since_s)
     while True:
+        found = await unwaited(lambda: read(folder, since_s))
+        tell(found or nothing)
         await asyncio.sleep(PERIOD_S)
-        tell(await unwaited(lambda: read(folder, since_s)))

@@ -335,7 +335,7 @@ class EngineRun:
         if not self._served:
             self.around.looked()
 
-    def _counted(self, found: ResidencyFigures | None) -> None:
+    def _counted(self, found: ResidencyFigures) -> None:
         if found != self.residency:
             self.residency = found
             self.around.looked()

@@ -94,14 +94,14 @@ class GaugesView(View):
 
 
 class ResidencyView(View):
-    """Visits to experts at the last reading, `age` ago. `cold_share`: those to host RAM; `token_bytes`, `link_rate`:
-    what crossed each card's link for them, a token and a second, at most. `exchanges`: of two experts, since the
-    engine's start. `sentence`: all of it."""
+    """Visits to experts at the last reading, `age` ago; where there was none, only that it is so long since the start.
+    `cold_share`: those to host RAM; `token_bytes`, `link_rate`: what crossed each card's link for them, a token and a
+    second, at most. `exchanges`: of two experts, since the engine's start. `sentence`: all of it."""
 
-    cold_share: Figure
-    token_bytes: Figure
-    link_rate: Figure
-    exchanges: Figure
+    cold_share: Figure = Figure()
+    token_bytes: Figure = Figure()
+    link_rate: Figure = Figure()
+    exchanges: Figure = Figure()
     age: Figure
     sentence: str
 

@@ -14,15 +14,18 @@ _GIB = 1024**3
 
 
 def residency_view(engine: EngineState, now_s: float) -> ResidencyView | None:
-    """The last reading as of `now_s`, wall-clock seconds; None where nothing was counted."""
+    """The last reading as of `now_s`, wall-clock seconds; None where nothing is ever counted."""
     counted = engine.residency
     if counted is None:
         return None
+    age = seconds(now_s - counted.at_s)
+    if not counted.tokens:
+        return ResidencyView(age=age, sentence=f"no visits to experts were counted since the start {age} ago")
     each = counted.cold_bytes / counted.tokens
     cold_share = fine_percent(counted.cold_visits / counted.visits)
     token_bytes = size(each, estimated=True) if each < _GIB else gib(round(each), estimated=True)
     link_rate = byte_rate(counted.cold_bytes / counted.seconds, estimated=True)
-    exchanges, age = count(counted.swapped), seconds(now_s - counted.at_s)
+    exchanges = count(counted.swapped)
     return ResidencyView(
         cold_share=cold_share,
         token_bytes=token_bytes,

@@ -124,11 +124,11 @@ class Counted(ExternalEngine):
         return replace(super().launch(port, key_file), env={FOLDER: str(self._folder)})
 
 
-async def shown(board: Board, *, known: bool) -> EngineState:
+async def shown(board: Board, *, known: bool) -> tuple[EngineState, ResidencyFigures]:
     async with asyncio.timeout(20):
-        while ((box := board.state).engine.residency is not None) is not known:
+        while (found := (box := board.state).engine.residency) is None or (found.tokens > 0) is not known:
             await board.newer_than(box.revision, 5)
-    return box.engine
+    return box.engine, found
 
 
 @pytest.mark.anyio
@@ -155,24 +155,29 @@ async def test_what_the_plugin_counts_is_published_while_that_start_runs(
         try:
             async with asyncio.timeout(20):
                 while (box := board.state).engine.phase != "ready":
-                    assert box.engine.residency is None
+                    assert box.engine.residency is None or box.engine.residency.tokens == 0
                     await board.newer_than(box.revision, 5)
+            # then it is known that nothing was counted, and since when
+            _, nothing = await shown(board, known=False)
+            assert nothing == ResidencyFigures(at_s=nothing.at_s)
+            assert began_s <= nothing.at_s <= time.time()
             # when
             count(written)
             # then
-            found = (await shown(board, known=True)).residency
-            assert found is not None
+            _, found = await shown(board, known=True)
             assert (found.tokens, found.seconds, found.visits) == (100, 2.0, 100)
             assert (found.cold_visits, found.cold_bytes, found.swapped) == (5, 5000, 0)
             assert found.at_s >= began_s
             assert EngineState.model_validate_json(board.state.engine.model_dump_json()).residency == found
             (written / FIGURES).unlink()
-            await shown(board, known=False)
+            assert (await shown(board, known=False))[1] == nothing
             count(written)
             await shown(board, known=True)
             # and the next start knows nothing of it
             supervisor.restart()
-            assert (await shown(board, known=False)).phase != "ready"
+            restarted, later = await shown(board, known=False)
+            assert restarted.phase != "ready"
+            assert later.at_s > nothing.at_s
             async with asyncio.timeout(5):
                 await supervisor.stop()
         finally:

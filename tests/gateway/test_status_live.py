@@ -224,9 +224,9 @@ def test_a_broken_promise_warns() -> None:
 
 
 def test_too_few_hours_judge_nothing() -> None:
-    found = chance(above_share=0.2, enough=False, days=1, hours=6.5)
+    found = chance(above_share=0.2, enough=False, days=1, hours=6.5, requests=1_204)
     assert found.tone is Tone.OK
-    assert found.sentence == "Too little to say yet: 6.5 h of work on 1 day so far."
+    assert found.sentence == "Too little to say yet: 1 204 requests on 1 day so far."
 
 
 def test_before_the_first_look_nothing_is_said() -> None:

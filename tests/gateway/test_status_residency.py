@@ -56,6 +56,14 @@ def test_what_was_counted_has_no_mark_and_what_was_worked_out_has_one() -> None:
     assert {one.estimated for one in (found.token_bytes, found.link_rate)} == {True}
 
 
+def test_an_engine_that_counted_nothing_says_so_and_how_long() -> None:
+    found = shown(ResidencyFigures(at_s=NOW_S - 1800))
+    assert found.residency is not None
+    assert found.residency.sentence == "no visits to experts were counted since the start 30 min ago"
+    said = [line for line in render(found)[0].decode().splitlines() if line.startswith("moe_residency")]
+    assert said == ["moe_residency_reading_age_seconds 1800.0"]
+
+
 def test_a_box_without_work_says_how_old_its_figures_are() -> None:
     found = shown(COUNTED, NOW_S + 3 * 3600).residency
     assert found is not None
