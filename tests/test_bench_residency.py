@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import sys
+import time
 from pathlib import Path
 
-from tests.bench_residency import workers_named
+import pytest
+
+from tests.bench_residency import running, workers_named
 from tests.bench_residency.comparing import agreement, ratio, settled
 
 
@@ -61,3 +65,22 @@ def test_pairs_of_boots_are_compared_by_their_ratios_with_an_honest_interval() -
     assert ratio([(80.0, 100.0), (160.0, 200.0)]) == "0.800 (95 %: 0.800 to 0.800, 2 pairs of boots)"
     wide = ratio([(80.0, 100.0), (100.0, 100.0), (64.0, 100.0), (80.0, 100.0), (80.0, 100.0)])
     assert wide == "0.800 (95 %: 0.658 to 0.973, 5 pairs of boots)"
+
+
+def test_a_run_that_hangs_is_cut_off_and_never_taken_for_one_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = tmp_path / "hangs"
+    hangs.write_text("#!/bin/sh\necho began\nexec sleep 60\n")
+    hangs.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hangs))
+    monkeypatch.setattr(running, "RUN_S", 0.3)
+    benched = running.Bench(tmp_path, tmp_path, time.monotonic() + 60)
+    benched.run(running.Run("x", {}, [], dies=True))
+    assert benched.found["x"] == {"error": "cut off: began\n"}
+
+
+def test_a_run_whose_files_are_not_there_fails_alone(tmp_path: Path) -> None:
+    benched = running.Bench(tmp_path, tmp_path, time.monotonic() + 60)
+    benched.run(running.Run("x", {}, [], prepare=(tmp_path / "counts.json").read_text))
+    assert benched.found["x"]["error"].startswith("FileNotFoundError: ")

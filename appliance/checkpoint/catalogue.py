@@ -124,7 +124,7 @@ def catalogue_of(checkpoint: Checkpoint) -> Catalogue:
     family = found if drafted or TensorClass.DRAFT in classes.values() else found.without_draft()
     return Catalogue(
         family=family.name,
-        geometry=_measured(family.shape, routed),
+        geometry=_measured(family, routed),
         classes=_classes(banks, named, classes),
         experts={layer: _parameters(bank, family) for layer, bank in routed.items()},
         draft_experts={layer: _parameters(bank, family) for layer, bank in drafted.items()},
@@ -186,8 +186,11 @@ def _parameters(bank: Bank, family: Family) -> tuple[ExpertParameter, ...]:
     )
 
 
-def _measured(shape: Geometry, routed: Mapping[int, Bank]) -> Geometry:
-    """The shape with what the tensors say of EXL3: bits by layer and the codebook."""
+def _measured(family: Family, routed: Mapping[int, Bank]) -> Geometry:
+    """The shape with what the tensors say: FP8's block; EXL3's bits by layer and the codebook."""
+    shape = family.shape
+    if any("w13_weight_scale_inv" in bank for bank in routed.values()):
+        return replace(shape, block=family.fp8_block)
     numbers = 3 * shape.hidden * shape.moe_intermediate
     bits = []
     for layer in shape.moe_layers:

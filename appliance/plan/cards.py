@@ -136,7 +136,11 @@ def _routed(catalogue: Catalogue, plan: Plan, splits: dict[int, LayerSplit]) -> 
     )
     if bytes_ > hot:
         formula += f" + {bytes_ - hot:,} B of cold experts' scales, biases and rows that fill no page"
-    padded = any(tensor.padding is not None for tensors in catalogue.experts.values() for tensor in tensors)
+    padded = any(
+        tensor.padding is not None and tensor.padding(plan.topology.tp) != 1
+        for tensors in catalogue.experts.values()
+        for tensor in tensors
+    )
     source = f"{HEADERS}, padded as the engine's kernels want it" if padded else HEADERS
     label = LABELS[TensorClass.ROUTED]
     return _line(WEIGHTS + TensorClass.ROUTED, label, bytes_, formula, source, exact=not padded)

@@ -10,7 +10,7 @@ TILE = 16
 
 def step(shape: Geometry, cards: int) -> int:
     """What the width of an expert must be a multiple of, to be cut for so many cards."""
-    return cards * (TILE if shape.codebook is not None else 1)
+    return cards * (TILE if shape.codebook is not None else shape.block)
 
 
 def can_be_cut(shape: Geometry, cards: int) -> bool:

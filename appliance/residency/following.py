@@ -35,7 +35,8 @@ class Figures:
 
 @dataclass(slots=True)
 class Following:
-    """`row_bytes`: of one expert's rows on this rank, by layer that has cold ones. `round_bytes`: that a round's steps
+    """`row_bytes`: of one expert's rows on this rank that cross the link, those of tensors that are partly in host RAM,
+    by layer that has cold ones. `round_bytes`: that a round's steps
     carry; `rest`: between layers. `totals`: all visits since the start, by layer and expert; `tokens`: that made
     them."""
 

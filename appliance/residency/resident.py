@@ -3,8 +3,8 @@
 Rules:
 - What needs VRAM is made before the engine measures what is left for the KV cache.
 - Draft layers are placed and staged, but not exchanged: nobody says how many of their tokens are real.
-- Steps are counted up to the size of the largest CUDA graph, as decode steps are: a longer one visits nearly every
-  expert, and what it reads from staging it reads whatever is visited.
+- Steps are counted up to the size of the largest CUDA graph, or of the longest step in which all streams decode: a
+  longer one visits nearly every expert, and what it reads from staging it reads whatever is visited.
 - Rows are exchanged once the engine is warm, and only by steps that the engine itself runs.
 - What fails before the engine serves gives everything back.
 """
@@ -41,9 +41,10 @@ DECODE_TOKENS = 512
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Tokens: of the largest CUDA graph, 0 = there are none, up to which it was settled at its capture what is read;
-    and of the longest step there can be."""
+    of a step in which as many streams decode as there can be; and of the longest step."""
 
     largest_graph: int
+    decoding: int
     longest: int
 
 
@@ -63,7 +64,7 @@ class Resident:
         """All weights are there: whole tensors move, ids are mapped and counted, and what long steps and exchanges need
         is made. Returns the line that says what sits where. Raises ResidencyError."""
         check_seen(self._residency, self.placing.layers)
-        self._counted_tokens = steps.largest_graph or DECODE_TOKENS
+        self._counted_tokens = max(steps.largest_graph or DECODE_TOKENS, steps.decoding)
         move_whole(self._residency.tensors, model, self.ranges)
         layers = [(runner, self.placing.of(runner.layer_name)) for runner in runners]
         self._map_and_count(layers)
@@ -109,7 +110,11 @@ class Resident:
             for runner, placed in layers
             if placed.number in counted and placed.ranges
         }
-        row_bytes = {number: one.row_bytes for number, one in rows.items()}
+        row_bytes = {
+            placed.number: sum(as_rows(one).shape[1] for one in self._placed_tensors(runner, placed))
+            for runner, placed in layers
+            if placed.number in rows
+        }
         following = Following(
             self._residency,
             row_bytes,

@@ -226,5 +226,7 @@ def agreed(value: Any) -> Any:
 
 def steps_of(config: VllmConfig) -> Steps:
     """How long steps are."""
+    scheduler = config.scheduler_config
     graph = config.compilation_config.max_cudagraph_capture_size or 0
-    return Steps(graph, config.scheduler_config.max_num_batched_tokens)
+    decoding = scheduler.max_num_seqs * (1 + config.num_speculative_tokens)
+    return Steps(graph, min(decoding, scheduler.max_num_batched_tokens), scheduler.max_num_batched_tokens)

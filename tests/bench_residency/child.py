@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from statistics import median
+from threading import Thread
 from typing import Any
 
 from vllm import LLM, SamplingParams
@@ -112,12 +113,20 @@ class Child:
 
     def killed(self, seconds: float) -> None:
         """The worker is killed from outside while rows change places; `left`: exchanges that were still to come."""
+        Thread(target=self._wake_when_dead, daemon=True).start()
         self._rpc("swap_at_random", 100 * SWAPS, 3)
         self._greedy(prompt_of(40, 9), 8)
         self.found["left"] = self._rpc("swaps_left")
         self._rpc("die_in", seconds)
         while True:
             self._greedy(prompt_of(40, 9), 40)
+
+    def _wake_when_dead(self) -> None:
+        """vLLM 0.26.0's client without asyncio waits for ever for an engine core that was killed."""
+        core = self._llm.llm_engine.engine_core
+        while not core.resources.engine_dead:
+            time.sleep(0.05)
+        core.outputs_queue.put(RuntimeError("the engine core is dead"))
 
     def decode(self, name: str) -> None:
         """Tokens/s of each of 1, 2 and 4 streams, by the median gap."""

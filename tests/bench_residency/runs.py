@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from appliance.residency.document import FILE, Residency, text
 from appliance.residency.options import FOLDER, FOLLOW
 from appliance.residency.staging import long_step
 from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, WIDE, Shape, checkpoint, config
+from tests.bench_residency.running import Run
 from tests.bench_residency.workers_named import ALL_VRAM, DIES_LOADING, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
 
 ZIPF, GENTLE = 1.2, 0.4
@@ -31,22 +32,6 @@ EMBEDDING = "model.embed_tokens.weight"
 KV = {"kv_cache_memory_bytes": 1 << 30}
 QUICK = {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}}
 """CUDA graphs without torch.compile: a start in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """`llm`: arguments of vllm.LLM; `env`: on top of the runner's; `compare`: the run whose tokens these should be;
-    `program`: the module that measures; `dies`: that is what is measured; `prepare`: what must be done first, once the
-    runs before have ended."""
-
-    name: str
-    llm: dict[str, Any]
-    steps: list[list[Any]]
-    env: dict[str, str] = field(default_factory=dict)
-    compare: str = ""
-    program: str = "child"
-    dies: bool = False
-    prepare: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,9 @@ class StockWorker(Seen, Worker):  # type: ignore[misc]
 class _Peak(Thread):
     """Looks every millisecond how many bytes of VRAM torch and the ranges of this process hold, staging left out."""
 
-    def __init__(self, ranges: Ranges) -> None:
+    def __init__(self, ranges: Ranges, device: torch.device) -> None:
         super().__init__(daemon=True)
-        self._ranges, self._ended = ranges, Event()
+        self._ranges, self._device, self._ended = ranges, device, Event()
         self.most = self.last = 0
 
     def run(self) -> None:
@@ -139,7 +139,7 @@ class _Peak(Thread):
                 self._look()
 
     def _look(self) -> None:
-        self.last = torch.cuda.memory_reserved() + self._ranges.device_bytes
+        self.last = torch.cuda.memory_reserved(self._device) + self._ranges.device_bytes
         self.most = max(self.most, self.last)
 
     def end(self) -> None:
@@ -159,7 +159,7 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
 
     def load_model(self, **named: Any) -> None:
         """As ours does, with an eye on its peak."""
-        self._peak = _Peak(self._resident.ranges)
+        self._peak = _Peak(self._resident.ranges, self.device)
         self._peak.start()
         super().load_model(**named)
         self._peak.end()

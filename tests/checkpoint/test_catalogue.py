@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from appliance.checkpoint.catalogue import Catalogue, ExpertParameter, Load, Part, TensorClass, catalogue_of
 from appliance.checkpoint.tensors import Checkpoint, Format, Tensor
 from tests.checkpoint.packs.fixtures import GGUF, PACKS, catalogue, checkpoint
+from tests.checkpoint.packs.memory import checkpoint_of
+from tests.checkpoint.packs.standard import QWEN, mlp, nvfp4
 
 GIB = 2**30
 CARD_BYTES = 97_887 * 2**20
@@ -334,6 +336,37 @@ def test_mxfp4_experts_are_counted_as_the_kernel_pads_them(tp: int, width: int) 
     assert rows["w2_weight"].rank_row_bytes(tp) == 3072 * width // 2
     assert rows["w13_bias"].rank_row_bytes(tp) == 2 * width * 2
     assert rows["w13_weight"].row_bytes == 2 * 2880 * 2880 // 2
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "tp", "width"),
+    [(2048, 768, 2, 384), (2048, 1408, 4, 384), (2048, 1408, 8, 192), (2048, 1408, 1, 1408), (2752, 768, 4, 256)],
+)
+def test_nvfp4_experts_are_counted_as_marlin_pads_them(hidden: int, inner: int, tp: int, width: int) -> None:
+    prefix = "model.layers.0.mlp.experts"
+    specs = [spec for expert in range(2) for spec in mlp(f"{prefix}.{expert}", hidden, inner, nvfp4)]
+    shape = {"num_hidden_layers": 1, "num_experts": 2, "hidden_size": hidden, "moe_intermediate_size": inner}
+    made = catalogue_of(checkpoint_of({"model.safetensors": specs}, {**QWEN, **shape}))
+    rows = {one.name: one.rank_row_bytes(tp) for one in made.experts[0]}
+    assert rows == {
+        "w13_weight": width * hidden,
+        "w13_weight_scale": 2 * width * hidden // 16,
+        "w13_weight_scale_2": 8,
+        "w13_input_scale": 8,
+        "w2_weight": hidden * width // 2,
+        "w2_weight_scale": hidden * width // 16,
+        "w2_weight_scale_2": 4,
+        "w2_input_scale": 4,
+    }
+
+
+def test_fp8_says_how_much_of_an_expert_shares_a_scale() -> None:
+    assert catalogue("qwen3-moe-fp8").geometry.block == 128
+    small = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}}
+    made = checkpoint("qwen3-moe-fp8")
+    assert catalogue_of(replace(made, config={**made.config, **small})).geometry.block == 64
+    assert catalogue_of(replace(made, config=QWEN)).geometry.block == 128
+    assert {catalogue(name).geometry.block for name in ("qwen3-moe", "gpt-oss", "study", "mixtral")} == {1}
 
 
 def test_experts_of_other_models_are_not_padded() -> None:

@@ -9,14 +9,19 @@ from appliance.checkpoint.catalogue import Geometry
 from appliance.plan import cut
 
 
-def shape(width: int, codebook: str | None = None) -> Geometry:
-    return Geometry(1, (0,), 8, 2, 64, width, codebook=codebook)
+def shape(width: int, codebook: str | None = None, block: int = 1) -> Geometry:
+    return Geometry(1, (0,), 8, 2, 64, width, codebook=codebook, block=block)
 
 
 def test_exl3_is_cut_by_whole_tiles() -> None:
     assert cut.can_be_cut(shape(32), 4)
     assert not cut.can_be_cut(shape(32, "mcg"), 4)
     assert cut.can_be_cut(shape(32, "mcg"), 2)
+
+
+def test_fp8_is_cut_by_whole_blocks() -> None:
+    assert not cut.can_be_cut(shape(768, block=128), 4)
+    assert cut.most_cards(shape(768, block=128), 8) == 6
 
 
 @given(st.integers(1, 5000), st.integers(1, 64), st.sampled_from([None, "mcg"]))

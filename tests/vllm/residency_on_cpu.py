@@ -302,9 +302,12 @@ def the_life_of_a_rank(number: int, meeting: str) -> list[Any]:
     cold, driver = {0: tuple(range(40, 64)), 1: (), 2: tuple(range(20))}, HostDriver()
     rank = rank_of(cold, driver, number)
     runners = {layer: built(rank, layer) for layer in cold}
-    line = rank.loaded(torch.nn.Module(), runners.values(), resident.Steps(8, 8192))
+    line = rank.loaded(torch.nn.Module(), runners.values(), resident.Steps(8, 4, 8192))
     assert PLACED.search(line), line
     assert line.endswith("; steps that read staging, tokens: above 1024"), line
+    if rank._live._decider is not None:
+        on_host = 4 * (256 * 512 + 512 * 128)  # scales stay in VRAM
+        assert rank._live._decider._following.row_bytes == {0: on_host, 2: on_host}
     rank.warm()
     chance, read, stood = random.Random(4), set(), []
     for step in range(1500):

@@ -38,6 +38,14 @@ PARTS = _SINGLE | {
 """What quantisers make of one matrix: block FP8, compressed-tensors and NVFP4; GPTQ and AWQ; EXL3."""
 
 _BODY = frozenset(("weight", "qweight", "weight_packed"))
+_NVFP4 = frozenset(("w13_weight_scale_2", "w13_weight_global_scale"))
+"""What an expert has in NVFP4 alone."""
+_NVFP4_PADDED = frozenset(("w13_weight", "w13_weight_scale", "w2_weight", "w2_weight_scale"))
+NVFP4_WIDTHS = (64, 128)
+"""What Marlin pads a rank's width to: where the model's width is a multiple of 128, and where it is not. Source: vLLM
+0.26.0, quantization/utils/marlin_utils_fp4.py."""
+FP8_BLOCK = 128
+"""Where the configuration does not say."""
 _ELEMENT_BYTES = {"auto": 2, "bf16": 2, "fp8": 1}
 
 
@@ -166,8 +174,22 @@ class Family(ABC):
 
     def padding(self, parameter: str, bank: Container[str]) -> Callable[[int], Fraction] | None:
         """Ranks -> how much larger the engine makes a rank's row of one of its tensors; `bank`: the names of all that
-        hold this layer's experts. None: it does not."""
-        return None
+        hold this layer's experts. None: it does not. Here NVFP4 on Marlin."""
+        if parameter not in _NVFP4_PADDED or not any(name in bank for name in _NVFP4):
+            return None
+        inner, step = self.shape.moe_intermediate, NVFP4_WIDTHS[self.shape.hidden % 128 != 0]
+
+        def ratio(tp: int) -> Fraction:
+            return Fraction(up(-(-inner // tp), step) * tp, inner)
+
+        return ratio
+
+    @property
+    def fp8_block(self) -> int:
+        """How much of an expert's width shares a scale, where its matrices are FP8 in blocks."""
+        said = self.config.get("quantization_config")
+        sizes = said.get("weight_block_size") if isinstance(said, Mapping) else None
+        return sizes[0] if isinstance(sizes, list) and sizes and is_count(sizes[0]) and sizes[0] else FP8_BLOCK
 
     def place(self, name: str, shape: Sequence[int] = ()) -> Place | None:
         """What a tensor is; None when no table has its name."""
@@ -219,6 +241,11 @@ def _role(block: Block, cls: TensorClass, load: Load) -> tuple[TensorClass, Load
     if not block.draft:
         return cls, load
     return TensorClass.DRAFT, Load.DRAFT if load is Load.ALWAYS else load
+
+
+def up(count: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return -(-count // step) * step
 
 
 def is_count(value: object) -> bool:

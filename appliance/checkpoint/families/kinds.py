@@ -59,7 +59,7 @@ class Geometry:
     `layers`: all of the backbone's; `moe_layers`: which of them have routed experts, ascending. `experts`: routed ones
     a layer; `top_k`: that a token visits. `draft_layers`, `draft_experts`: of a built-in draft model, 0 without one.
     `codebook`: of an EXL3 pack. `bits`: of the routed experts, one for each of `moe_layers`, where a quantiser chose
-    them, None for the checkpoint's own.
+    them, None for the checkpoint's own. `block`: of an expert's width that shares a scale which is not cut.
     """
 
     layers: int
@@ -73,6 +73,7 @@ class Geometry:
     draft_top_k: int = 0
     codebook: str | None = None
     bits: tuple[float, ...] | None = None
+    block: int = 1
 
 
 @dataclass(frozen=True, slots=True)

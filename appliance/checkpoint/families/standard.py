@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Mapping
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from appliance.checkpoint.families.base import Block, Family, Rule, grouped_query, is_count, number, rules
+from appliance.checkpoint.families.base import Block, Family, Rule, grouped_query, is_count, number, rules, up
 from appliance.checkpoint.families.kinds import Geometry, KvCost, Load, TensorClass
 
 MXFP4_BLOCK = 32
@@ -191,10 +191,6 @@ class Mixtral(Standard):
         return all_sparse(self.config)
 
 
-def _up(count: int, step: int) -> int:
-    return -(-count // step) * step
-
-
 class GptOss(Standard):
     """gpt-oss-20b and -120b: a layer's experts are one tensor, MXFP4 as blocks and scales; every second layer sees a
     sliding window."""
@@ -228,12 +224,12 @@ class GptOss(Standard):
         if "w13_weight_scale" not in bank:
             return None
         hidden, inner = self.shape.hidden, self.shape.moe_intermediate
-        across = Fraction(_up(hidden, MARLIN_HIDDEN), hidden) if parameter != "w13_bias" else Fraction(1)
+        across = Fraction(up(hidden, MARLIN_HIDDEN), hidden) if parameter != "w13_bias" else Fraction(1)
 
         def ratio(tp: int) -> Fraction:
             if parameter == "w2_bias":
                 return across
-            width = _up(_up(-(-inner // tp), MXFP4_BLOCK), MARLIN_WIDTH)
+            width = up(up(-(-inner // tp), MXFP4_BLOCK), MARLIN_WIDTH)
             return Fraction(width * tp, inner) * across
 
         return ratio

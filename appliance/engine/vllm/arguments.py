@@ -8,6 +8,7 @@ Source: vLLM 0.26.0, utils/argparse_utils.py; ALIASES: its parser (tests/data/vl
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +54,11 @@ OURS = {
     "--headless": "boxes that only help have [engine.nodes]",
 }
 """What is refused in args, and why."""
+SPECULATIVE = frozenset({"--speculative-config", "--spec-method", "--spec-model", "--spec-tokens"})
+"""Settings of a draft."""
+_DRAFTED = "num_speculative_tokens"
 _NUMBER = re.compile(r"-\d")
+_FEW = re.compile(r"[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,29 @@ def parse(words: Sequence[str]) -> tuple[Argument, ...]:
             last = found[-1]
             found[-1] = Argument(last.name, (*last.values, word))
     return tuple(found)
+
+
+def draft_tokens(words: Sequence[str], otherwise: int) -> int | None:
+    """Tokens that a draft puts into each step of a stream: `otherwise` where nothing is said of one; None = there is
+    one, and the number is left to it. Raises ValueError as `parse`."""
+    said = [argument for argument in parse(words) if argument.setting in SPECULATIVE]
+    numbers = [number for argument in said if (number := _drafted(argument)) is not None]
+    return (numbers[-1] if numbers else None) if said else otherwise
+
+
+def _drafted(argument: Argument) -> int | None:
+    value = argument.values[0] if argument.values else ""
+    part = argument.name.partition(".")[2].replace("-", "_")
+    if argument.setting == "--speculative-config" and not part:
+        try:
+            keys = json.loads(value)
+        except ValueError:
+            return None  # vLLM says what is wrong with it
+        named = {str(key).replace("-", "_"): one for key, one in keys.items()} if isinstance(keys, dict) else {}
+        value = str(named.get(_DRAFTED, ""))
+    elif argument.setting != "--spec-tokens" and part != _DRAFTED:
+        return None
+    return int(value) if _FEW.fullmatch(value) else None
 
 
 def _refuse(name: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from appliance.engine.vllm import nodes
-from appliance.engine.vllm.arguments import parse, setting
+from appliance.engine.vllm.arguments import draft_tokens, parse, setting
 from appliance.engine.vllm.caches import cache_env
 from appliance.engine.vllm.flags import Build, EnvVar, Flag, capture_sizes, known_to
 from appliance.engine.vllm.links import link_env, link_flags, numa_flags
@@ -150,12 +150,14 @@ def _sizes(request: Request) -> Iterator[Flag]:
     if share is not None:
         source = "[engine] gpu_memory_utilization" if settings.gpu_memory_utilization else of_profile
         yield Flag("--gpu-memory-utilization", (f"{share:g}",), "share of a card that vLLM may take", source)
-    yield Flag(
-        "--cudagraph-capture-sizes",
-        tuple(map(str, capture_sizes(streams, profile.speculative))),
-        f"reaches {streams} streams x {1 + profile.speculative} tokens; a larger step would run without a graph",
-        "flags.py, capture_sizes",
-    )
+    drafted = draft_tokens(settings.args, profile.speculative)
+    if drafted is not None:  # else vLLM knows it, and takes sizes of its own
+        yield Flag(
+            "--cudagraph-capture-sizes",
+            tuple(map(str, capture_sizes(streams, drafted))),
+            f"reaches {streams} streams x {1 + drafted} tokens; a larger step would run without a graph",
+            "flags.py, capture_sizes",
+        )
 
 
 def _parallel(request: Request) -> Iterator[Flag]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.engine.vllm import beside_residency
-from appliance.engine.vllm.arguments import parse
+from appliance.engine.vllm.arguments import draft_tokens, parse
 from appliance.engine.vllm.flags import EnvVar, Flag
 from appliance.engine.vllm.profiles import Profile
 from appliance.engine.vllm.settings import VllmSettings
@@ -64,7 +64,7 @@ def placed(
         case "command":
             return _command(settings, plan, plan_file)
         case "uva":
-            return _uva(profile, uva)
+            return _uva(settings, profile, uva)
         case "residency":
             return _residency(settings, profile, plan, version, quantisation)
 
@@ -83,13 +83,13 @@ def _command(settings: VllmSettings, plan: Plan, plan_file: str) -> Placed:
     return Placed(_flags(words, "what the operator's build is told of the plan", "[engine] plan_args"))
 
 
-def _uva(profile: Profile, uva: Outcome | None) -> Placed:
+def _uva(settings: VllmSettings, profile: Profile, uva: Outcome | None) -> Placed:
     if uva is None:
         return Placed(findings=(_cannot("uva", "the checkpoint's headers were not read", "[plan] checkpoint"),))
     if uva.verdict == "impossible" or uva.needs:
         return Placed(findings=(_cannot("uva", uva.needs or uva.reason, "[plan] checkpoint, or another plan"),))
     env: tuple[EnvVar, ...] = ()
-    if profile.speculative:
+    if draft_tokens(settings.args, profile.speculative) != 0:
         why = "the second model runner, which a draft model brings with it, passes over the offload without a word"
         env = (EnvVar("VLLM_USE_V2_MODEL_RUNNER", "0", why, "vllm#48468"),)
     findings = (_nearly(uva),) if uva.verdict == "approximate" else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.engine.vllm.arguments import ALIASES, OURS, Argument, parse, setting
+from appliance.engine.vllm.arguments import ALIASES, OURS, SPECULATIVE, Argument, draft_tokens, parse, setting
 from tests.appliance.vllm.vllm_requests import parser
 
 
@@ -47,6 +47,34 @@ def test_every_option_of_tls_is_refused() -> None:
         if "ssl" in name and not name.startswith("--no-"):
             with pytest.raises(ValueError, match="is not for you"):
                 parse((name,))
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"),
+    [
+        ("--max-num-seqs 4", 5),
+        ('--speculative-config {"method":"mtp","num_speculative_tokens":3}', 3),
+        ('-sc={"num-speculative-tokens":2}', 2),
+        ("--speculative_config.num_speculative_tokens=4 --speculative-config.method=mtp", 4),
+        ("--spec-method mtp --spec-tokens 1", 1),
+        ("--spec-tokens 1 --spec-tokens 2", 2),
+        ("--spec-method mtp", None),
+        ('--speculative-config {"method":"mtp"}', None),
+        ("--speculative-config {", None),
+        ("--speculative-config [3]", None),
+        ("--speculative-config", None),
+        ("--spec-tokens", None),
+        ("--spec-tokens -1", None),
+        ("--spec-tokens " + "9" * 5000, None),
+    ],
+)
+def test_the_tokens_of_a_draft_are_read_in_each_spelling(written: str, tokens: int | None) -> None:
+    assert draft_tokens(written.split(), 5) == tokens
+
+
+def test_the_settings_of_a_draft_are_those_of_the_pinned_parser() -> None:
+    ours = {name for name in parser() if name.startswith("--spec") and "lora" not in name}
+    assert ours == SPECULATIVE
 
 
 @pytest.mark.parametrize("words", [("x",), ("", "--seed"), ("--",)])

@@ -95,6 +95,15 @@ def test_the_recipes_eight_streams_reach_forty_eight_tokens() -> None:
     assert capture_sizes(8, 5) == (1, 2, 4, 6, 12, 18, 24, 30, 36, 42, 48)
 
 
+def test_graphs_reach_the_tokens_of_a_draft_that_the_operator_chose() -> None:
+    args = ["--speculative-config", '{"method":"mtp","num_speculative_tokens":3}']
+    assert flags(made(settings(args=args), streams=4))["--cudagraph-capture-sizes"] == ("1", "2", "4", "8", "12", "16")
+
+
+def test_a_draft_that_knows_its_own_number_leaves_the_graphs_to_vllm() -> None:
+    assert "--cudagraph-capture-sizes" not in flags(made(settings(args=["--spec-method", "mtp"])))
+
+
 def test_what_is_said_wins_over_the_plan_and_the_plan_over_the_profile() -> None:
     plan = planfile.load(PLANS / "deepseek-v4.1-flash-2x-rtx-pro-6000.json")
     planned = plan.model_copy(update={"targets": plan.targets.model_copy(update={"kv_bytes": 3 * GIB})})

@@ -92,6 +92,12 @@ def test_vllms_own_offload_is_exact_for_whole_layers() -> None:
     assert made.findings == ()
 
 
+@pytest.mark.parametrize("args", [["--spec-tokens", "2"], ["--spec-method", "mtp"]])
+def test_a_draft_that_the_operator_chose_keeps_it_too(args: list[str]) -> None:
+    made = told(plan(), UVA, placement="uva", profile="vllm-generic", args=args)
+    assert [one.name for one in made.env] == ["VLLM_USE_V2_MODEL_RUNNER"]
+
+
 def test_a_draft_model_keeps_the_model_runner_that_obeys_the_offload() -> None:
     assert [one.name for one in told(plan(), UVA, placement="uva").env] == ["VLLM_USE_V2_MODEL_RUNNER"]
     assert told(plan(), UVA, profile="vllm-generic", placement="uva").env == ()

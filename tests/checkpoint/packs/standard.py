@@ -148,6 +148,16 @@ def fp8(scale: str) -> Encode:
     return encode
 
 
+def nvfp4(name: str, outputs: int, inputs: int) -> list[Spec]:
+    """4 bits with one FP8 scale for 16, and one for all, as ModelOpt writes it."""
+    return [
+        Spec(f"{name}.weight", "U8", (outputs, inputs // 2)),
+        Spec(f"{name}.weight_scale", "F8_E4M3", (outputs, inputs // 16)),
+        Spec(f"{name}.weight_scale_2", "F32", ()),
+        Spec(f"{name}.input_scale", "F32", ()),
+    ]
+
+
 def vector(name: str, length: int, dtype: str = "BF16") -> Spec:
     """A norm or a bias."""
     return Spec(name, dtype, (length,))
