@@ -27,6 +27,7 @@ from gateway import lastgood, unixserver
 from gateway.connections import Connections, most_with
 from gateway.core import Core, last_good_file
 from gateway.engine_watch import engine_of, follow, static_box
+from gateway.errors import ConfigError
 from gateway.keyfile import HeldFile, parse_admins, parse_seats
 from gateway.ledger.view import begun
 from gateway.logs import Log
@@ -175,7 +176,11 @@ def _core(settings: GatewaySettings, log: Log, loop: asyncio.AbstractEventLoop) 
     core.look_at_files(force=True)
     if settings.engine is not None:
         box = static_box(settings.engine)
-        core.engine_changed(box, engine_of(box.engine))
+        try:
+            engine = engine_of(box.engine)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the engine cannot be used: {error}", "--engine-url, --engine-key-file") from None
+        core.engine_changed(box, engine)
     return core
 
 

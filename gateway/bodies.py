@@ -40,10 +40,10 @@ class BodyBudget:
         """An empty reservation of `seat`; use it as a context manager."""
         return Reservation(self, seat)
 
-    def _take(self, seat: str, count: int) -> bool:
+    def _take(self, seat: str, count: int, own: int) -> bool:
         if self.used_bytes + count > self.total_bytes:
             return False
-        if self._by_seat[seat] and self._by_seat[seat] + count > self.total_bytes // SEAT_SHARE:
+        if self._by_seat[seat] > own and self._by_seat[seat] + count > self.total_bytes // SEAT_SHARE:
             return False
         self.used_bytes += count
         self._by_seat[seat] += count
@@ -76,7 +76,7 @@ class Reservation:
         """Hold at least `count` bytes; False when the budget does not allow it."""
         more = count - self.held_bytes
         if more > 0:
-            if not self._budget._take(self._seat, more):
+            if not self._budget._take(self._seat, more, self.held_bytes):
                 return False
             self.held_bytes = count
         return True

@@ -81,6 +81,11 @@ class Prompt:
         first measurement."""
         return self._cost(self.care.index.estimate(self.print_, self.seat))
 
+    def is_cold(self) -> bool:
+        """Whether it is long by what the cache is believed not to hold."""
+        estimate = self.care.index.estimate(self.print_, self.seat)
+        return estimate.prompt_tokens - estimate.cached_tokens > self.care.cold_tokens
+
     def _cost(self, estimate: Estimate) -> Cost:
         curve = self.care.known.curve
         whole, cached = estimate.prompt_tokens, estimate.cached_tokens
@@ -229,7 +234,7 @@ class Care:
             return
         curve = self.known.curve
         self._sent.learn(prompt.path, meter)
-        if prompt.clean_s is not None and usage.cached_tokens is not None:
+        if prompt.clean_s is not None and usage.cached_tokens is not None and not meter.kept_back:
             curve.learn(usage.prompt_tokens, usage.cached_tokens, prompt.clean_s)
         if beside is not None and meter.tok_per_s is not None and meter.first_token_s is not None:
             written = Written(beside[0], meter.tok_per_s, meter.tokens, beside[1], meter.first_token_s)

@@ -35,6 +35,9 @@ _UNFIT = re.compile(
 _NO_IMAGES = re.compile(r"(?:image|audio|video) input is not supported|is not a multimodal model")
 _DEAD = re.compile(r"EngineCore encountered|EngineDeadError|cannot schedule new futures")
 """vLLM whose engine is gone, or going, while its HTTP server still answers."""
+_QUOTED = re.compile(r"'input':|input_value=|; messages =|; tools =")
+"""From here on a validation error repeats the request, whose text may say anything."""
+_DIGITS_MAX = 9
 _AT_LEAST = "at least"
 _CHARACTERS = re.compile(r"contains \d+ characters")
 """vLLM that did not even count: so long that it cannot fit."""
@@ -44,14 +47,15 @@ def read_error(status: int, body: bytes, path: str) -> Problem:
     """The problem behind an engine's answer with another status than 200 to a request on `path`."""
     error = _error_of(body)
     message = error if isinstance(error, str) else _text(error, "message") or _text(error, "detail")
+    own = _QUOTED.split(message, maxsplit=1)[0]
     fields = error if isinstance(error, dict) else {}
-    if status in (400, 500) and _NO_IMAGES.search(message):
+    if status in (400, 500) and _NO_IMAGES.search(own):
         return problems.image_on_text_only("The request")
-    if status in (400, 500) and (too_long := _too_long(message, fields)) is not None:
+    if status in (400, 500) and (too_long := _too_long(own, fields)) is not None:
         return too_long
-    if status == 500 and _DEAD.search(message):
+    if status == 500 and _DEAD.search(own):
         return problems.engine_unreachable("it says that it is gone")
-    if status == 500 and _UNFIT.search(message):
+    if status == 500 and _UNFIT.search(own):
         status = 400
     if status in (401, 403):
         return problems.engine_refused_key()
@@ -142,4 +146,5 @@ def _of_length(tokens: int, answer_tokens: int | None, window: int) -> Problem |
 def _first(match: re.Match[str] | None) -> int | None:
     if match is None:
         return None
-    return next(int(group) for group in match.groups() if group is not None)
+    digits = next(group for group in match.groups() if group is not None)
+    return int(digits) if len(digits) <= _DIGITS_MAX else None

@@ -167,7 +167,7 @@ class Exchange:
             self.prompt.turn = self.core.care.watch.came(call.run.key, seat.name, client, canonical, now_s)
         engine = self._engine()
         self.core.prewarm.arrival()
-        self.prepared = _or_refuse(await fitted(self.core, engine, self.dialect, prepared, seat.name))
+        self.prepared = _or_refuse(await fitted(self.core, engine, self.dialect, prepared, self.prompt))
         return engine
 
     def _engine(self) -> Engine:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from gateway import problem as problems
+from gateway.care import Prompt
 from gateway.core import Core, Engine
 from gateway.counting import TOKENIZE, body_for, is_exact, plain_text
 from gateway.dialects import Dialect, Prepared
@@ -44,7 +45,9 @@ def misfit(prepared: Prepared, path: str, abilities: EngineAbilities) -> Problem
     return None
 
 
-async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared, seat: str) -> Prepared | Problem:
+async def fitted(
+    core: Core, engine: Engine, dialect: Dialect, prepared: Prepared, prompt: Prompt
+) -> Prepared | Problem:
     """The request as it goes to the engine: an answer longer than what the prompt leaves free is shortened."""
     state = core.engine_state
     problem = misfit(prepared, dialect.path, state.abilities)
@@ -52,14 +55,12 @@ async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepare
         return problem
     window = state.context_tokens
     asked = prepared.max_tokens[1] if prepared.max_tokens else 0
-    if not window or not core.estimate.worth_counting(
-        len(prepared.body), asked, window, surely=core.limiter.running >= core.limiter.policy.limits.streams
-    ):
+    if not window or not _worth_counting(core, len(prepared.body), asked, window, prompt):
         return prepared
     countable = dialect.path in state.abilities.counters and prepared.traits.image_at is None
     if countable and len(prepared.body) > BYTES_PER_TOKEN_MAX * window:  # would keep the engine busy for nothing
         return problems.context_too_long(core.estimate.at_least(len(prepared.body), window + 1), window)
-    tokens = await counted(core, engine, dialect, prepared, seat)
+    tokens = await counted(core, engine, dialect, prepared, prompt.seat)
     if tokens is None or isinstance(tokens, Problem):
         return tokens or prepared
     if tokens >= window:  # an answer of one token needs room too
@@ -72,6 +73,15 @@ async def fitted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepare
             body = drop_members(prepared.body, (field,))
         return replace(prepared, body=body)
     return prepared
+
+
+def _worth_counting(core: Core, size: int, asked: int, window: int, prompt: Prompt) -> bool:
+    worth, limiter = core.estimate.worth_counting, core.limiter
+    if not worth(size, asked, window, surely=True):
+        return False
+    is_full = limiter.policy.held or limiter.running >= limiter.policy.limits.streams
+    waits = is_full or (limiter.running > 0 and prompt.is_cold())
+    return waits or worth(size, asked, window, surely=False)
 
 
 async def counted(core: Core, engine: Engine, dialect: Dialect, prepared: Prepared, seat: str) -> int | Problem | None:

@@ -4,6 +4,8 @@ Rules:
 - Chunks are not tokens: speculative decoding packs several into one. Token counts come from `usage`; until
   it has passed, `tokens` is a count of events and `estimated` is True.
 - `prompt_tokens` is the whole prompt in every dialect; Anthropic's `input_tokens` leaves out what was cached.
+- An engine may keep an answer back until it is whole, a tool call above all. Its first token was then not the first,
+  and nothing about reading or writing follows from it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from typing import Any
 
 TOKENS_MAX = 2**30
 """Of one prompt or reply. No window is a thousandth of it."""
+BURST_TOKENS, BURST_TOK_PER_S = 8, 1000.0
+"""More tokens than that in each event, and faster: they were written before. No draft puts so many into one step, and
+no engine that sends each token needs so few events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +94,17 @@ class Meter:
         return self.usage is None
 
     @property
+    def kept_back(self) -> bool:
+        """Whether all of it came at once, faster than it can have been written."""
+        if self.first_token_s is None or self.last_token_s is None or self.tokens <= BURST_TOKENS * self.events:
+            return False
+        return self.tokens - 1 > BURST_TOK_PER_S * (self.last_token_s - self.first_token_s)
+
+    @property
     def tok_per_s(self) -> float | None:
-        """Pace after the first token: (tokens - 1) / (last - first); None below two tokens."""
-        if self.first_token_s is None or self.last_token_s is None or self.tokens < 2:
+        """Pace after the first token: (tokens - 1) / (last - first); None below two tokens, and where it tells
+        nothing."""
+        if self.first_token_s is None or self.last_token_s is None or self.tokens < 2 or self.kept_back:
             return None
         elapsed_s = self.last_token_s - self.first_token_s
         return (self.tokens - 1) / elapsed_s if elapsed_s > 0 else None

@@ -21,9 +21,9 @@ _REQUEST_ID = re.compile(rb"(?!.*%b[A-Za-z0-9_-]{40})[A-Za-z0-9._:-]{1,128}" % S
 @dataclass(slots=True)
 class Outcome:
     """What the one log line of a request says. Times in seconds; tokens as the engine counted them, or
-    estimated. `word` is ok, refused, client_gone, engine_lost, engine_error, ended, failed. `uncached_tokens`:
-    what of the prompt admission expected not to be cached when it let it go to the engine. `run`, `turn` and `helper`:
-    see runs.py."""
+    estimated. `word` is ok, refused, client_gone, engine_lost, engine_error, ended, failed. `queue_s`: until its
+    ticket, None = it got none. `uncached_tokens`: what of the prompt admission expected not to be cached when it let it
+    go to the engine. `run`, `turn` and `helper`: see runs.py."""
 
     request_id: str
     route: str
@@ -31,7 +31,7 @@ class Outcome:
     word: str = ""
     status: int = 0
     code: str = ""
-    queue_s: float = 0.0
+    queue_s: float | None = None
     ttft_s: float | None = None
     duration_s: float = 0.0
     prompt_tokens: int | None = None

@@ -186,6 +186,11 @@ class SeatBook:
         """Return the seats that may be used at `now_s`."""
         return _in_state(self, AccountState.ACTIVE, now_s)
 
+    def is_active(self, name: str, now_s: float) -> bool:
+        """Whether that seat may be used at `now_s`."""
+        account = self.accounts.get(SeatName(name))
+        return account is not None and account.state(now_s) is AccountState.ACTIVE
+
 
 @dataclass(frozen=True, slots=True)
 class AdminBook:

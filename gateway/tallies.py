@@ -71,9 +71,9 @@ class Tallies:
             if outcome.prompt_tokens is not None and outcome.cached_tokens is not None:
                 tally.prompt_tokens += outcome.prompt_tokens
                 tally.cached_tokens += outcome.cached_tokens
-            if outcome.queue_s > 0:  # set with the ticket
+            if outcome.queue_s is not None:
                 tally.waits.append(outcome.queue_s)
-        if outcome.queue_s > 0:
+        if outcome.queue_s is not None:
             self.waits.add(outcome.queue_s)
         if outcome.ttft_s is not None:
             self.first_tokens.add(outcome.ttft_s)

@@ -363,7 +363,7 @@ class JsonTap:
 
     def feed(self, data: bytes, now_s: float) -> bytes:
         """`data` itself."""
-        if self.meter.first_token_s is None:
+        if self.meter.first_token_s is None and self._status == 200:
             self.meter.first_token_s = now_s
         self._size += len(data)
         if self._size <= BUFFER_MAX_BYTES:

@@ -26,7 +26,7 @@ from gateway.logs import Log
 from gateway.state import Finding, Severity
 
 NAME = "learned.json"
-VERSION = 1
+VERSION = 2
 KEEP_EVERY_S = 60.0
 ENGINES_MAX = 16
 FILE_MAX_BYTES = 8 * 1024 * 1024

@@ -33,7 +33,8 @@ class CanonicalPrompt:
         parts += canonical.system(body)
         heads = len(parts) + _leading(body)
         parts += canonical.messages(body)
-        return cls(b"".join(parts), tuple(accumulate(map(len, parts))), tools, heads)
+        data = b"".join((*parts, b""))  # one of orjson's, joined alone, would stay, with its room for kilobytes
+        return cls(data, tuple(accumulate(map(len, parts))), tools, heads)
 
     def segments(self) -> Iterator[bytes]:
         """All of them, in order."""

@@ -22,6 +22,8 @@ from gateway.learning.divergence import Divergence, Relation, divergence, relati
 from gateway.learning.prompt import CanonicalPrompt
 
 MEMORY_BYTES = 64 * 1024 * 1024
+KEPT_BYTES = 1024
+"""Of one prompt besides its text: objects and keys."""
 PROMPT_MAX_BYTES = 4 * 1024 * 1024
 """A longer one is not watched; no engine of ours takes a million tokens."""
 CONVERSATIONS_MAX = 8
@@ -104,7 +106,7 @@ class PrefixWatch:
         self._runs: OrderedDict[str, list[Kept]] = OrderedDict()
         self._rows: OrderedDict[tuple[str, str], _Row] = OrderedDict()
         self.held_bytes = 0
-        """Bytes of prompts in memory."""
+        """Bytes of prompts in memory, and of what holds them."""
 
     def came(self, run_key: str, seat: str, client: str, prompt: CanonicalPrompt, now_s: float) -> Turn:
         """A turn's prompt, before the engine reads it. `run_key`: of runs.py; `client`: of clients.py."""
@@ -191,7 +193,7 @@ class PrefixWatch:
         while self.held_bytes > self._memory_bytes and len(self._runs) > 1:
             self._forget_first()
         while self.held_bytes > self._memory_bytes:
-            self.held_bytes -= len(kept.pop(0).prompt.data)
+            self.held_bytes -= _size([kept.pop(0)])
 
     def _forget_first(self) -> None:
         _, kept = self._runs.popitem(last=False)
@@ -217,7 +219,7 @@ _RANKS = (Relation.NEW, Relation.CHANGED, Relation.AGAIN, Relation.CONTINUES)
 
 
 def _size(kept: list[Kept]) -> int:
-    return sum(len(own.prompt.data) for own in kept)
+    return sum(KEPT_BYTES + len(own.prompt.data) for own in kept)
 
 
 def _shown(seat: str, client: str, row: _Row, now_s: float) -> WatchRow:

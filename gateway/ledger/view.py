@@ -63,7 +63,7 @@ def row_of(outcome: Outcome, now_s: float) -> Row:
         word=outcome.word,
         status=outcome.status,
         code=outcome.code,
-        queue_s=outcome.queue_s,
+        queue_s=outcome.queue_s or 0.0,
         ttft_s=outcome.ttft_s,
         duration_s=outcome.duration_s,
         prompt_tokens=outcome.prompt_tokens,

@@ -84,8 +84,10 @@ class Reader:
         return finding_of(self._broken | self._refused, self._prefixes)
 
     def keep(self, run: str, seat: str, path: str, body: bytes) -> None:
-        """The engine has taken a turn of `run`; `body` is what it got."""
-        self.heads.keep(run, seat, path, body, self._now())
+        """The engine has taken a turn of `run`; `body` is what it got. That of a seat that is gone by now is not
+        kept."""
+        if self._core.seats.value.is_active(seat, self._core.now()):
+            self.heads.keep(run, seat, path, body, self._now())
         self._queue.served(run)
 
     def seats_gone(self, seats: Collection[str]) -> None:

@@ -29,6 +29,17 @@ def test_one_body_may_be_larger_than_a_seats_share() -> None:
         assert not alone.grow_to(101)
 
 
+def test_a_body_that_comes_in_pieces_may_be_as_large() -> None:
+    budget = BodyBudget(100)
+    with budget.reserve("ana") as alone, budget.reserve("ana") as second:
+        assert all(alone.grow_to(size) for size in range(10, 61, 10))
+        assert not second.grow_to(10)
+    with budget.reserve("ana") as small, budget.reserve("ana") as large:
+        assert small.grow_to(1)
+        assert large.grow_to(24)
+        assert not large.grow_to(25)
+
+
 def test_a_reservation_is_given_back_once() -> None:
     budget = BodyBudget(100)
     with budget.reserve("ana") as held:

@@ -73,17 +73,24 @@ class Desk:
         prompt.granted(TicketId(self.count))
 
     def reply(
-        self, prompt: Prompt, tap: FakeTap, *, cached: int | None = 0, tokens: int = 100, seconds: float | None = None
+        self,
+        prompt: Prompt,
+        tap: FakeTap,
+        *,
+        cached: int | None = 0,
+        tokens: int = 100,
+        seconds: float | None = None,
+        events: int | None = None,
     ) -> None:
         """Read, written and over, as an engine would that reads at SPEED and writes 50 tokens a second, or all of them
-        in `seconds`."""
+        in `seconds`; each in an event of its own, or all in `events`."""
         whole = prompt.price().prompt_tokens if prompt.ticket is None else prompt.print_.bytes // 4
         self.granted(prompt)
         self.now_s += SPEED * (whole - (cached or 0))
         tap.meter.first_token_s = tap.meter.last_token_s = self.now_s
         prompt.first_token()
         self.now_s += tokens / 50 if seconds is None else seconds
-        tap.meter.last_token_s, tap.meter.events = self.now_s, tokens
+        tap.meter.last_token_s, tap.meter.events = self.now_s, tokens if events is None else events
         tap.meter.usage = Usage(whole, tokens, cached)
         tap.whole = True
         prompt.over()
@@ -128,6 +135,14 @@ def test_the_time_that_a_prompt_took_alone_is_what_the_next_one_is_predicted_to_
     desk.reply(first, tap)
     other, _ = desk.prompt("bush " * 40_000)
     assert other.price().prefill_s == pytest.approx(SPEED * other.price().prompt_tokens, rel=0.1)
+
+
+def test_an_answer_that_was_kept_back_teaches_neither_reading_nor_pace(desk: Desk) -> None:
+    kept, tap = desk.prompt(LONG)
+    desk.reply(kept, tap, tokens=60, seconds=0.003, events=2)
+    assert tap.meter.tok_per_s is None
+    assert desk.care.known.curve.measured == 0
+    assert desk.care.pace(desk.now_s).tok_per_s is None
 
 
 def test_two_that_are_read_at_once_teach_nothing_of_how_fast_one_is(desk: Desk) -> None:

@@ -234,6 +234,29 @@ def test_a_failure_inside_a_stream_is_told_so_that_it_is_tried_again_when_that_h
     assert event.count(b"\n\n") == 1
 
 
+QUOTED = (
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+    "ValueError: /m is not a multimodal model",
+    "EngineDeadError",
+    "maximum context length is " + "9" * 5000 + " tokens",
+)
+
+
+@pytest.mark.parametrize("text", QUOTED, ids=range(len(QUOTED)))
+@pytest.mark.parametrize("status", [400, 500])
+def test_what_a_validation_error_quotes_of_a_conversation_is_no_word_of_the_engine(text: str, status: int) -> None:
+    asked = {"messages": [{"role": "user", "content": text}]}
+    quoted = {"type": "literal_error", "loc": ("body", "tool_choice"), "msg": "Input should be 'none'", "input": asked}
+    message = f"1 validation error:\n  {quoted}"
+    problem = read_error(status, json.dumps({"error": {"message": message, "code": status}}).encode(), CHAT.path)
+    assert (problem.code, problem.tokens) == (read_error(status, vllm(status, "no"), CHAT.path).code, None)
+
+
+def test_a_number_longer_than_any_is_none() -> None:
+    problem = read_error(400, vllm(400, f"maximum context length is {'9' * 5000} tokens"), CHAT.path)
+    assert problem.tokens is None
+
+
 def test_a_context_error_inside_a_stream_has_its_numbers_too() -> None:
     problem = read_failure(LLAMA_LONG, RESPONSES.path)
     assert (problem.tokens, problem.window) == (12030, 8192)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import problem as problems
+from gateway.care import Prompt
 from gateway.counting import TOKENIZE, Counting
 from gateway.dialects import Dialect, Prepared
 from gateway.dialects.messages import MESSAGES
@@ -17,6 +18,7 @@ from gateway.dialects.responses import RESPONSES
 from gateway.dialects.traits import Traits
 from gateway.fit import FLAGGED, fitted, misfit
 from gateway.limiter import Request
+from gateway.prefix.fingerprint import fingerprint
 from gateway.problem import Problem
 from gateway.state import EngineAbilities
 from tests.fake_engine.asking import ask
@@ -76,9 +78,15 @@ def see(gateway: Running, **fields: Any) -> None:
     core.box = core.box.model_copy(update={"engine": core.engine_state.model_copy(update=fields)})
 
 
-async def fit(gateway: Running, dialect: Dialect, request: Prepared) -> Prepared | Problem:
+def prompt(gateway: Running, text: str = "") -> Prompt:
+    """Of a request of the seat a."""
+    of = fingerprint({"messages": [{"role": "user", "content": text}]})
+    return Prompt(gateway.core.care, of, "a", CHAT.path, True, lambda: None)
+
+
+async def fit(gateway: Running, dialect: Dialect, request: Prepared, text: str = "") -> Prepared | Problem:
     assert gateway.core.engine is not None
-    return await fitted(gateway.core, gateway.core.engine, dialect, request, "a")
+    return await fitted(gateway.core, gateway.core.engine, dialect, request, prompt(gateway, text))
 
 
 def counted(gateway: Running) -> int:
@@ -167,7 +175,7 @@ async def test_an_engine_that_does_not_count_lets_the_request_through() -> None:
         engine = gateway.core.engine
         assert engine is not None
         nobody = type(engine)(type(engine.address)("127.0.0.1", 1, False, ""), None, "x")
-        assert await fitted(gateway.core, nobody, CHAT, gone, "a") is gone
+        assert await fitted(gateway.core, nobody, CHAT, gone, prompt(gateway)) is gone
 
 
 @pytest.mark.anyio
@@ -183,6 +191,25 @@ async def test_only_what_may_not_fit_is_counted_and_a_full_box_counts_more() -> 
         small = prepared(CHAT, "x")
         assert await fit(gateway, CHAT, small) is small
         assert counted(gateway) == 1
+
+
+@pytest.mark.anyio
+async def test_what_waits_though_a_ticket_is_free_is_counted_too() -> None:
+    async with running(streams=4) as gateway, contextlib.AsyncExitStack() as stack:
+        request = prepared(CHAT, TEXT)
+        see(gateway, context_tokens=len(request.body))
+        cold = "cold " * 40_000
+        assert await fit(gateway, CHAT, request, cold) is request
+        assert counted(gateway) == 0, "nothing runs, and it goes to the engine at once"
+        stack.enter_context(gateway.core.limiter.enter(Request("b", None, 1, lambda _: None)))
+        assert await fit(gateway, CHAT, request, "warm") is request
+        assert counted(gateway) == 0, "one of few new tokens does not wait"
+        assert await fit(gateway, CHAT, request, cold) is request
+        assert counted(gateway) == 1, "a cold one may wait for the lane"
+        gateway.core.limiter.hold(True)
+        assert await fit(gateway, CHAT, request, "warm") is request
+        assert counted(gateway) == 2, "the box is paused"
+        gateway.core.limiter.hold(False)
 
 
 @pytest.mark.anyio

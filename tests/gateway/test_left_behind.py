@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from gateway.learning.watch import KEPT_BYTES
 from tests.gateway.running import SEATS, Running, running
 from tests.gateway.wire import ask, connect, post
 
@@ -59,7 +60,7 @@ async def test_nothing_is_left_of_clients_that_leave_at_any_moment() -> None:
         assert blocks.tokens == sum(block.tokens for block in blocks._free.values())
         assert all(block.read and block.pins == 0 for block in blocks._free.values())
         kept = [own for run in care.watch._runs.values() for own in run]
-        assert care.watch.held_bytes == sum(len(own.prompt.data) for own in kept)
+        assert care.watch.held_bytes == sum(KEPT_BYTES + len(own.prompt.data) for own in kept)
         heads = core.prewarm.heads
         assert heads.held_bytes == sum(len(head.body) for head in heads._heads.values())
         assert sum(run.open for run in core.runs._runs.values()) == 0

@@ -21,5 +21,7 @@ def test_what_got_no_ticket_waited_for_none_and_what_gave_no_token_had_no_first(
     tallies.add(Outcome("one", "/v1/messages", word="refused"))
     tallies.add(Outcome("two", "/v1/messages", seat="ana", queue_s=2.0))
     tallies.add(Outcome("three", "/v1/messages", seat="ana", queue_s=0.001, ttft_s=30.5))
-    assert (sum(tallies.waits.counts), tallies.waits.sum_s) == (2, 2.001)
+    tallies.add(Outcome("four", "/v1/messages", seat="ana", queue_s=0.0))  # at once, by a clock of milliseconds
+    assert (sum(tallies.waits.counts), tallies.waits.sum_s) == (3, 2.001)
+    assert list(tallies.of("ana").waits) == [2.0, 0.001, 0.0]
     assert (sum(tallies.first_tokens.counts), tallies.first_tokens.sum_s) == (1, 30.5)

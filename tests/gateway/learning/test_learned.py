@@ -52,12 +52,12 @@ def test_nothing_is_written_before_something_changed(tmp_path: Path) -> None:
         b"\xff",
         b"[]",
         b"{}",
-        b'{"version":2,"engines":[]}',
-        b'{"version":1,"engines":{}}',
-        b'{"version":1,"engines":[5]}',
-        b'{"version":1,"engines":[{"profile":"p","model":"m","at_s":0}]}',
-        b'{"version":1,"engines":[{"profile":"p","model":"m","at_s":0,"curve":{"samples":[]},"paces":7}]}',
-        b'{"version":1,"engines":[{"profile":"p","model":"m","at_s":1e308,"curve":{"samples":[[9000,0,1.0,0]]},'
+        b'{"version":1,"engines":[]}',
+        b'{"version":2,"engines":{}}',
+        b'{"version":2,"engines":[5]}',
+        b'{"version":2,"engines":[{"profile":"p","model":"m","at_s":0}]}',
+        b'{"version":2,"engines":[{"profile":"p","model":"m","at_s":0,"curve":{"samples":[]},"paces":7}]}',
+        b'{"version":2,"engines":[{"profile":"p","model":"m","at_s":1e308,"curve":{"samples":[[9000,0,1.0,0]]},'
         b'"paces":{"replies":{}}}]}',
         b"[" * 100_000,
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.learning.divergence import Relation
 from gateway.learning.prompt import CanonicalPrompt
-from gateway.learning.watch import KEPT_S, TURNS, PrefixWatch, Turn
+from gateway.learning.watch import KEPT_BYTES, KEPT_S, TURNS, PrefixWatch, Turn
 from gateway.learning.watch_findings import REPEATED, watch_findings
 from tests.gateway.learning.conversations import SYSTEM, TOOLS, message, prompt, turns
 
@@ -180,7 +181,7 @@ def test_a_change_of_a_few_tokens_is_none() -> None:
 
 
 def test_prompts_are_forgotten_after_an_hour_though_nobody_sends_and_the_oldest_run_first() -> None:
-    size = len(big(1).data)
+    size = KEPT_BYTES + len(big(1).data)
     watch = PrefixWatch(3 * size + 100)
     for at, run in enumerate("abcde"):
         watch.came(run, "ana", "pi", big(1), float(at))
@@ -191,6 +192,24 @@ def test_prompts_are_forgotten_after_an_hour_though_nobody_sends_and_the_oldest_
     assert watch.held_bytes == 2 * size
     watch.forget(6.0 + KEPT_S)
     assert watch.held_bytes == 0
+
+
+def test_many_small_prompts_are_within_the_bound_too() -> None:
+    watch = PrefixWatch(100 * KEPT_BYTES)
+    for number in range(1000):
+        watch.came(str(number), "ana", "pi", prompt([message("user", str(number))]), 0.0)
+    assert len(watch._runs) < 100
+
+
+def test_a_prompt_of_one_part_keeps_no_more_than_its_bytes() -> None:
+    body = {"messages": [message("user", "x")]}
+    tracemalloc.start()
+    try:
+        kept = [CanonicalPrompt.of(body) for _ in range(100)]
+        assert tracemalloc.get_traced_memory()[0] < 100 * KEPT_BYTES
+    finally:
+        tracemalloc.stop()
+    assert len(kept[0].ends) == 1
 
 
 def test_one_prompt_that_is_too_long_is_not_watched() -> None:
@@ -232,6 +251,6 @@ def test_of_a_seat_that_is_gone_no_prompt_is_kept() -> None:
     Agent(watch, "one", "ana").send(big(2))
     Agent(watch, "two", "ben").send(big(3))
     watch.seats_gone({"ana"})
-    assert watch.held_bytes == len(big(3).data)
+    assert watch.held_bytes == KEPT_BYTES + len(big(3).data)
     assert Agent(watch, "one", "ana").send(big(3)).relation is Relation.NEW
     assert Agent(watch, "two", "ben").send(big(4)).relation is Relation.CONTINUES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,20 @@ class Cache:
 
 
 @dataclass
+class Seats:
+    """Every name is a seat but those in `gone`."""
+
+    gone: set[str] = field(default_factory=set)
+
+    @property
+    def value(self) -> Seats:
+        return self
+
+    def is_active(self, name: str, now_s: float) -> bool:
+        return name not in self.gone
+
+
+@dataclass
 class StandIn:
     """What a reader sees of a core."""
 
@@ -56,6 +71,8 @@ class StandIn:
     live: set[object] = field(default_factory=set)
     log: Log = field(default_factory=Log)
     care: Cache = field(default_factory=lambda: Cache(PrefixIndex()))
+    seats: Seats = field(default_factory=Seats)
+    now: Callable[[], float] = time.time
 
 
 @dataclass
