@@ -200,7 +200,7 @@ class Daemon:
         composed = in_use.composed()
         around = Around(self._streams, self._served, ReadingSpeed(paths.state_dir).longest_prefill_s)
         uses_cards = not isinstance(self.config.engine, EmbeddedSettings)
-        cards = CardsWait(paths.runtime_dir, self._log, uses_cards=uses_cards, root=Path(ROOT))
+        cards = CardsWait(paths.state_dir, self._log, uses_cards=uses_cards, root=Path(ROOT))
         return EngineSupervisor(
             composed.adapter,
             self.board,

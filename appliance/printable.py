@@ -2,6 +2,8 @@
 
 Tensor names, GPU names, drivers' and servers' words are strangers' text: what would move the cursor, colour a line or
 turn the reading direction is shown as an escape. For rich, wrap the result in `rich.text.Text`, which has no markup.
+
+Rule: what an engine said stands in our sentences as `quoted` and in no other way: by its marks redact.py knows it.
 """
 
 from __future__ import annotations
@@ -16,3 +18,15 @@ def printable(text: str, limit: int = 300) -> str:
     """`escaped`, and `limit` characters at most (an ellipsis ends it)."""
     shown = escaped(text[: limit + 1])
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+OPENS, CLOSES = "“”"
+"""Around a quotation, and nowhere else in our own words."""
+
+
+def quoted(text: str, limit: int = 200) -> str:
+    """`printable`, between marks that the text itself does not have."""
+    return OPENS + printable(text.translate(_PLAIN), limit) + CLOSES
+
+
+_PLAIN = str.maketrans({OPENS: '"', CLOSES: '"'})

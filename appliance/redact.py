@@ -5,7 +5,8 @@ Rules:
 - Secrets that the box knows are given as they are and go wherever they stand, in their usual spellings too.
 - Names of seats, admins and whoever acted become seat-1, admin-1, person-1: by the field that holds them, and as whole
   words of free text from three letters on. The user's name goes from a home folder's path.
-- An engine's last words may be of a prompt: they go from sentences that quote them, unless they are asked for.
+- What an engine said may be of a prompt: its log, lines of it, and what our sentences quote of it go unless they are
+  asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
+
+from appliance.printable import CLOSES, OPENS
 
 MASK = "[removed]"
 SECRET_MIN = 6
@@ -55,13 +58,16 @@ _PATTERNS = tuple(
 )
 
 
-_LAST_WORDS = re.compile(r"(engine ended with (?:an unknown )?exit code[ 0-9-]*: )[\"\\][^\n]*[\"\\]")
-"""As engine/failures.py quotes them."""
+LEFT_OUT = "left out; --engine-log"
+_LOG_KEYS = frozenset({"evidence", "log_tail"})
+"""Fields that hold lines of an engine's log."""
+_QUOTED = re.compile(rf"(?m)(?:{OPENS}|\\u201c).*?(?:{CLOSES}|\\u201d|$)")
+"""As printable.py quotes, or JSON its marks; one that was cut has no end."""
 
 
 class Redactor:
     """`secrets`: texts that must not be seen. `seats`, `admins`, `persons`: names that become numbers. `last_words`:
-    leave what an engine said at its end."""
+    leave what an engine said."""
 
     def __init__(
         self,
@@ -87,7 +93,7 @@ class Redactor:
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         if not self._last_words:
-            text = _LAST_WORDS.sub(rf"\1{MASK}", text)
+            text = _QUOTED.sub(MASK, text)
         for pattern, instead in _PATTERNS:
             text = pattern.sub(instead, text)
         if self._words is not None:
@@ -97,6 +103,8 @@ class Redactor:
     def value(self, value: Any, key: str = "") -> Any:
         """A JSON value without them. Under `env`, and under a key that names a secret, nothing is left but paths and
         numbers."""
+        if key in _LOG_KEYS and value and not self._last_words:
+            return LEFT_OUT
         if isinstance(value, Mapping):
             if key == "env":
                 return dict.fromkeys(map(str, value), MASK)

@@ -6,7 +6,8 @@ others go; 3. each is checked by whoever will read it; 4. both folders of the bo
 
 Rules:
 - Nothing is unpacked: names are looked up, and links, folders, devices and names that are not ours are refused.
-- A file takes the owner and mode of the one that it replaces, else the owner of its folder.
+- A file takes the owner and mode of the one that it replaces, else the owner of its folder and the group of the state
+  folder: what lies elsewhere is the operator's, and whoever runs the box reads it as that group.
 - The ledger's log of writes moves away with it: it belongs to the old file.
 """
 
@@ -98,7 +99,7 @@ def restore(
                 with _locked(paths):  # 4
                     if any(path.parent == paths.state_dir / PLANS for path in moves.values()):
                         _make_plans(paths.state_dir)
-                    _replace({path: files[name] for name, path in moves.items()}, suffix)  # 5
+                    _replace({path: files[name] for name, path in moves.items()}, paths.state_dir, suffix)  # 5
             return Restored(manifest, steps, tuple(places.keys() - moves.keys()), suffix)
     except (tarfile.TarError, EOFError, OSError) as error:
         said = getattr(error, "strerror", None) or str(error)
@@ -246,13 +247,13 @@ def _make_plans(state_dir: Path) -> None:
 # 5
 
 
-def _replace(moves: Mapping[Path, Path], suffix: str) -> None:
+def _replace(moves: Mapping[Path, Path], state_dir: Path, suffix: str) -> None:
     """`moves`: where a file goes -> where it is now. All or none. Raises MoeError."""
     fresh: list[tuple[Path, Path]] = []
     done: list[tuple[Path, Path]] = []
     try:
         for path, source in moves.items():
-            fresh.append((_beside(path, source), path))
+            fresh.append((_beside(path, source, state_dir), path))
         for new, path in fresh:
             for old in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm") if path.suffix == ".db")):
                 if os.path.lexists(old):
@@ -274,27 +275,32 @@ def _replace(moves: Mapping[Path, Path], suffix: str) -> None:
             new.unlink(missing_ok=True)
 
 
-def _beside(path: Path, source: Path) -> Path:
+def _beside(path: Path, source: Path, state_dir: Path) -> Path:
     """A copy of `source` in the folder of `path`, with the owner and mode that it will have."""
     if not path.parent.exists():
         raise ConfigError(f"the folder {path.parent} does not exist", f"sudo install -d -m 0750 {path.parent}")
     like = path.stat() if path.exists() else None
+    by_group = path.suffix == ".toml" or not path.parent.resolve().is_relative_to(state_dir.resolve())
     new = path.with_name(f".{path.name}.restored")
     new.unlink(missing_ok=True)
-    mode = like.st_mode & 0o777 if like is not None else 0o640 if path.suffix == ".toml" else 0o600
+    mode = like.st_mode & 0o777 if like is not None else 0o640 if by_group else 0o600
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file, source.open("rb") as data:
         shutil.copyfileobj(data, file, PIECE_BYTES)
         file.flush()
         os.fchmod(fd, mode)
         os.fsync(fd)
-    _give(new, like or path.parent.stat())
+    if like is not None:
+        _give(new, like)
+    else:
+        folder = path.parent.stat()
+        _give(new, folder, state_dir.stat().st_gid or folder.st_gid)
     return new
 
 
-def _give(path: Path, like: os.stat_result) -> None:
-    """Give a file an owner and a group, as far as we may."""
+def _give(path: Path, like: os.stat_result, gid: int | None = None) -> None:
+    """Give a file the owner and the group of another, or the group `gid`, as far as we may."""
     for uid in (like.st_uid, -1):
         with contextlib.suppress(PermissionError):
-            os.chown(path, uid, like.st_gid, follow_symlinks=False)
+            os.chown(path, uid, like.st_gid if gid is None else gid, follow_symlinks=False)
             return

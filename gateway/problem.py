@@ -7,11 +7,14 @@ becomes `x-should-retry: false`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gateway.admission_types import RETRY_MAX_S, RETRY_MIN_S, Reason, Rejected, TicketId
 from gateway.state import EngineState, Phase
 
+_QUOTATION = re.compile("“[^”]*(?:”|$)")
+"""What the engine said, in a sentence of the daemon's: it may be of another seat's prompt."""
 LOADING_S = 30
 """Retry-After while an engine loads that does not say how far it is: Codex tries six times, so it lasts 3 min."""
 
@@ -166,7 +169,8 @@ def engine_not_ready(engine: EngineState, now_s: float) -> Problem:
         message = f"This box computes for {engine.profile.helps.rpartition(':')[0]}; ask there."
         return Problem(503, "engine_not_ready", message, heals=False, reason=Reason.ENGINE_NOT_READY)
     step = f" ({engine.step})" if engine.step else ""
-    cause = f" The reason: {engine.cause.title.rstrip('.')}." if engine.cause else ""
+    reason = _QUOTATION.sub("…", engine.cause.title).rstrip(".") if engine.cause else ""
+    cause = f" The reason: {reason}." if reason else ""
     retry_after_s = RETRY_MIN_S
     match engine.phase:
         case Phase.PREPARING | Phase.STARTING | Phase.WARMING:

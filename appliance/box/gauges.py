@@ -122,6 +122,7 @@ class Gauges:
             except ValueError:
                 return "the child that watches the cards wrote nonsense"
             if not line:
+                await _gone(child)  # a signal of ours would hide its exit code, which says why
                 return ""
             cards = _cards(line)
             if cards is None:
@@ -143,6 +144,11 @@ async def _end(child: asyncio.subprocess.Process) -> bool:
     """SIGKILL to its group. Returns whether it is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
+    return await _gone(child)
+
+
+async def _gone(child: asyncio.subprocess.Process) -> bool:
+    """Whether it ends within DYING_S."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DYING_S):
             await child.wait()

@@ -2,7 +2,7 @@
 
 `python -I -m appliance.box.gauges_child PERIOD_S` prints a list, one object a card with the fields of
 gateway.state.GpuGauge, until its stdin closes. Touches the driver and its own pipes. Exit code NO_DRIVER: there is
-none, or it takes no calls; 1: it stopped answering.
+none, or it is not loaded; 1: it takes no calls, or stopped answering.
 
 Rules:
 - The end of stdin ends it: it must not outlive a daemon that was killed.
@@ -22,6 +22,8 @@ from typing import Any
 NO_DRIVER = 3
 _TX, _RX, _CHIP = 0, 1, 0
 """NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES, NVML_TEMPERATURE_GPU. Source: pynvml's constants."""
+_ABSENT = frozenset({9, 12})
+"""NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND: a box without cards. Source: pynvml's constants."""
 _KILOBYTE = 1000
 _SLOWED = {
     4: "power cap",
@@ -90,8 +92,9 @@ def main(argv: Sequence[str]) -> int:
             pynvml.nvmlInit()
         except ImportError:
             return NO_DRIVER
-        except pynvml.NVMLError:
-            return NO_DRIVER
+        except pynvml.NVMLError as error:
+            sys.stderr.write(f"{error}\n")
+            return NO_DRIVER if error.value in _ABSENT else 1
         cards = _Cards(pynvml)
         while True:
             try:

@@ -41,7 +41,6 @@ PROGRAM_S = 12.0
 WHOLE_S = 18.0
 """A program that must be killed takes PROGRAM_S and up to 5 s more to go."""
 LOG_LINES = 2000
-LEFT_OUT = "left out; --engine-log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ def collect(box: Box, *, engine_log: bool) -> list[Part]:
     redactor = redactor_of(box, engine_log=engine_log)
     makers: dict[str, Callable[[], str]] = {
         "versions.json": lambda: _json(_versions()),
-        "status.json": lambda: _json(redactor.value(_status(box, engine_log))),
-        "box.json": lambda: _json(redactor.value(_state(box, engine_log))),
+        "status.json": lambda: _json(redactor.value(_status(box))),
+        "box.json": lambda: _json(redactor.value(_state(box))),
         "events.json": lambda: _json(redactor.value(_events(box))),
         "configuration.json": lambda: _json(redactor.value(box.config.model_dump(mode="json"))),
         "seats.json": lambda: _json(redactor.value(_accounts(box))),
@@ -128,17 +127,12 @@ def write(parts: list[Part], path: Path, now_s: float) -> None:
         raise MoeError(f"cannot write {path}: {error.strerror}", "choose another file: --out FILE") from error
 
 
-def _status(box: Box, engine_log: bool) -> object:
-    status = box.gateway("GET", "/status").json()
-    if not engine_log:
-        status["engine"]["log_tail"] = [LEFT_OUT]
-    return status
+def _status(box: Box) -> object:
+    return box.gateway("GET", "/status").json()
 
 
-def _state(box: Box, engine_log: bool) -> object:
-    state = BoxState.model_validate_json(box.daemon("GET", "/state").content)
-    engine = state.engine if engine_log else state.engine.model_copy(update={"log_tail": (LEFT_OUT,)})
-    return state.model_copy(update={"engine": engine}).model_dump(mode="json")
+def _state(box: Box) -> object:
+    return BoxState.model_validate_json(box.daemon("GET", "/state").content).model_dump(mode="json")
 
 
 def _events(box: Box) -> object:

@@ -14,6 +14,19 @@ USER_AGENT = f"moe-appliance/{__version__}"
 """Who asks, for the engine's access log."""
 
 
+def plain_url(url: str) -> str:
+    """`url` as requests carry it: a host with accents by its ASCII name. Raises ValueError, and does not repeat it."""
+    try:
+        plain = httpx.URL(url)
+        _ = plain.host  # read back from its ASCII name with every request
+        plain.raw_host.decode().encode("idna")  # as the resolver does
+    except (httpx.InvalidURL, UnicodeError):
+        raise ValueError(
+            "is no address that a request can carry; write the host's ASCII name, or its IP address"
+        ) from None
+    return str(plain)
+
+
 def engine_client(
     url: str,
     key: str | None,

@@ -10,6 +10,7 @@ from pathlib import Path
 from appliance.box.checks import kept
 from appliance.box.facts import Facts
 from appliance.engine.adapter import Launch, Progress, Step
+from appliance.engine.launching import key_in
 from appliance.engine.settings import ExternalSettings
 from gateway.state import EngineProfile, Finding, Severity
 
@@ -43,18 +44,16 @@ class ExternalEngine:
         if path is None:
             return None
         try:
-            observed = "" if path.read_text(encoding="utf-8").strip() else "it is empty"
-        except OSError as error:
-            observed = error.strerror or str(error)
-        except UnicodeDecodeError:
-            observed = "it is not text"
-        if not observed:
+            key_in(path)
+        except ValueError as error:
+            observed = f"{path}: {error}"
+        else:
             return None
         return Finding(
             id="engine.key_file",
             severity=Severity.FAIL,
             title="The engine's key cannot be read",
-            observed=f"{path}: {observed}",
+            observed=observed,
             required="a file with the engine's API key alone in it",
             remedy=f"write the key into {path}, mode 0600, readable by the user that runs the daemon",
         )

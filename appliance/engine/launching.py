@@ -9,12 +9,18 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 from appliance.engine.adapter import Adapter, Launch
+from appliance.errors import MoeError
+from appliance.printable import printable
+from gateway.files import read_small
 from gateway.state import UNIX, Cause
 
 NOT_INHERITED = frozenset({"CREDENTIALS_DIRECTORY", "INVOCATION_ID", "JOURNAL_STREAM"})
 """What the service manager tells the daemon alone; what it listens on for words of ours is gone already (notify.py)."""
+KEY_MAX_BYTES = 65_536
+"""Of a file with a key; a longer one is something else."""
 
 
 def launched(adapter: Adapter, key_file: Path) -> tuple[Launch, Launch]:
@@ -40,9 +46,44 @@ def environ_of(launch: Launch) -> Mapping[str, str]:
     return {name: value for name, value in os.environ.items() if name not in kept_back} | dict(launch.env)
 
 
+def key_in(file: Path) -> str:
+    """The key that a file holds, alone and as a header can carry it. Raises ValueError with what is wrong with it."""
+    try:
+        key = read_small(file, KEY_MAX_BYTES).decode().strip()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not text") from error
+    if not key:
+        raise ValueError("it is empty")
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError("it holds more than one line of plain ASCII; some editors put a byte order mark first")
+    return key
+
+
 def key_of(launch: Launch) -> str | None:
-    """The engine's key. Raises OSError."""
-    return None if launch.key_file is None else launch.key_file.read_text().strip()
+    """The engine's key. Raises MoeError."""
+    file = launch.key_file
+    if file is None:
+        return None
+    try:
+        return key_in(file)
+    except ValueError as error:
+        shown = printable(str(file))
+        remedy = f"ls -l {quote(shown)}   must be a file with the engine's API key alone in it"
+        raise MoeError(f"The engine's key cannot be read: {shown}: {error}", remedy) from error
+
+
+def not_prepared(error: MoeError | OSError) -> Cause:
+    """`engine.prepare`: the look before a start, or the adapter's preparation, came to nothing."""
+    if isinstance(error, MoeError):
+        return Cause(id="engine.prepare", title=error.message, remedy=error.remedy)
+    where = quote(printable(str(error.filename))) if error.filename else ""
+    return Cause(
+        id="engine.prepare",
+        title=f"The start cannot be prepared: {printable(str(error))}",
+        remedy=f"ls -ld {where}; df -h {where}" if where else "moe-appliance preflight",
+    )
 
 
 def not_started(error: BaseException) -> Cause:

@@ -1,11 +1,12 @@
 """Decide what happens to the engine next: a state, an event and the time give a state and effects. Pure.
 
 The supervisor carries out the effects and reports what came of them as events. Its part of the contract:
-- `Prepare` is answered by PrepareStarted, Progress, then Prepared, Refused, PrepareFailed or MemoryHeld. It waits for
-  what the former engine held first.
+- `Prepare` is answered by PrepareStarted, Progress, then Prepared, Refused, PrepareFailed or MemoryHeld, and ALWAYS by
+  exactly one StopDone after these, also when it was cancelled before it began. It waits for what the former engine held
+  first.
 - `Spawn` is answered by Spawned, and ALWAYS by exactly one Exited, also when the command cannot be run or
   `Spawned` never came. An engine that is not ours to run gets Spawned(None, id), and Exited after Kill.
-- `Kill` ends whatever goes on: a preparation (answer: StopDone) or an engine (answer: its Exited). It may be
+- `Kill` ends whatever goes on: a preparation (answer: its StopDone) or an engine (answer: its Exited). It may be
   repeated. StopDone while an engine is alive does not count.
 - `SetTimer(at_s)` replaces the former timer; TimerDue comes at that time. Same clock as `now_s`: monotonic.
 - StartTimeout comes once, so many seconds after Spawn; it is ignored when the engine is READY by then.

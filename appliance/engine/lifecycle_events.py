@@ -151,7 +151,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class StopDone:
-    """A cancelled preparation has ended."""
+    """A preparation has ended, by itself or cancelled: nothing of it goes on any more."""
 
 
 @dataclass(frozen=True, slots=True)

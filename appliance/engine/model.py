@@ -26,6 +26,7 @@ from typing import IO, Any, TypeAlias, TypeVar
 
 from appliance.engine import gguf_extent
 from appliance.engine.pip_fetch import Fetch, pip_download
+from appliance.engine.reach import file_barred
 from appliance.errors import ModelError
 
 T = TypeVar("T")
@@ -136,10 +137,11 @@ def _absolute(path: Path) -> Path:
 
 
 def _readable(source: Path) -> None:
-    if not source.is_file():
+    barred = file_barred(source)
+    if barred is not None and barred.remedy:
+        raise ModelError(f"{source} cannot be read: {barred.why}", barred.remedy)
+    if barred is not None:
         raise ModelError(f"{source} is not a file", "give the path of a .gguf file or the wheel: --model FILE")
-    if not os.access(source, os.R_OK):
-        raise ModelError(f"{source} cannot be read", f"chmod a+r {source}, and a+x the folders above it")
 
 
 def _tidy(folder: Path) -> None:

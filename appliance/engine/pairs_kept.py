@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from appliance.backup_members import PLANS as FOLDER
 from appliance.engine.pairs import Pairs
+from appliance.engine.reach import file_barred
 from appliance.files import make_folder
 from appliance.plan import planfile
 from appliance.plan.schema import Plan
@@ -44,7 +45,7 @@ def _here(state_dir: Path, pair: Pair) -> Pair:
     if pair.plan_file is None:
         return pair
     copy = state_dir / FOLDER / Path(pair.plan_file).name
-    moved = copy.is_file() and not Path(pair.plan_file).is_file()
+    moved = file_barred(copy) is None and file_barred(Path(pair.plan_file)) is not None
     return pair.model_copy(update={"plan_file": str(copy)}) if moved else pair
 
 

@@ -297,6 +297,7 @@ class EngineRun:
         context = replace(
             self.around.context(),
             command=launch.argv[0],
+            runtime_dir=str(self.runtime_dir),
             served=self._served,
             context_tokens=self.adapter.context_tokens,
             streams=(self.profile or self.adapter.profile).streams,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from appliance.engine.tables import Declared, PathSetting, Table, check_env
+from appliance.engine.tables import Declared, PathSetting, RequestPath, Table, check_env
 from appliance.engine.vllm.settings import VllmSettings
 
 PLACEHOLDERS = ("port", "key_file", "state_dir")
@@ -61,7 +61,7 @@ class CommandSettings(Declared):
     a 0600 file made for each start; without it, none."""
     env: dict[str, str] = Field(default={})
     """Additions to the engine's environment, with the same placeholders. No secrets. Default: none."""
-    health_path: Annotated[str, Field(pattern=r"^/")] = "/health"
+    health_path: RequestPath = "/health"
     """Answers 200 once the engine serves. Default "/health"."""
     start_timeout_s: Annotated[float, Field(strict=True, gt=0, le=86_400)] = 1800.0
     """A start that does not serve after this long, seconds, has failed. Default 1800."""
@@ -117,7 +117,7 @@ class ExternalSettings(Declared):
     """http:// or https:// address, without the /v1 (a trailing slash or /v1 is dropped)."""
     key_file: PathSetting | None = None
     """A file, mode 0600, with the engine's API key alone in it. Default: none, no key."""
-    health_path: Annotated[str, Field(pattern=r"^/")] = "/v1/models"
+    health_path: RequestPath = "/v1/models"
     """Answers 200 while the engine serves; asked with the key. Default "/v1/models", which all have."""
     start_timeout_s: Annotated[float, Field(strict=True, gt=0, le=86_400)] = 60.0
     """An engine that does not answer for this long, seconds, is reported as failed. Default 60."""
@@ -137,7 +137,9 @@ class ExternalSettings(Declared):
         except ValueError:  # its own message repeats what may be a password
             raise ValueError("has a port that is not a number up to 65535") from None
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-        return f"{parts.scheme}://{parts.netloc}{path}"
+        from appliance.engine.connect import plain_url  # slow to import, and only this kind needs it
+
+        return plain_url(f"{parts.scheme}://{parts.netloc}{path}")
 
 
 DeclaredSettings: TypeAlias = VllmSettings | CommandSettings | ExternalSettings

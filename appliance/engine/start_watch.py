@@ -19,7 +19,7 @@ from appliance.engine.boot_times import Boot, Course, Estimate
 from appliance.engine.failures.observed import collective_hang
 from appliance.engine.stall import Silence, Usage
 from appliance.engine.step_limits import Life
-from gateway.state import Cause
+from gateway.state import BoxState, Cause
 
 WARMING = "warming up"
 """The step of a boot between its first healthy answer and READY."""
@@ -105,6 +105,14 @@ class StartWatch:
     def missing(self) -> Required | None:
         """A line that must have come and has not."""
         return next(iter(self._missing), None)
+
+
+def watched(box: BoxState) -> Mapping[int, int] | None:
+    """`used`, as the cards are watched all the time; None also when they do not answer."""
+    gauges = box.gauges
+    if gauges is None or gauges.error:
+        return None
+    return used((gpu.index, gpu.memory_used_bytes) for gpu in gauges.gpus)
 
 
 def used(gauges: Iterable[tuple[int, int | None]]) -> Mapping[int, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import assert_never
@@ -21,9 +21,11 @@ from appliance.engine.around import Around, context_of
 from appliance.engine.examined import Examined, causes_of
 from appliance.engine.failures import Context
 from appliance.engine.in_use import InUse
+from appliance.engine.launching import not_prepared
 from appliance.engine.lifecycle_events import (
     Effect,
     Event,
+    Exited,
     Kill,
     MemoryHeld,
     Prepare,
@@ -46,8 +48,8 @@ from appliance.engine.lifecycle_events import (
 from appliance.engine.lifecycle_state import State
 from appliance.engine.logring import LogRing
 from appliance.engine.pairs import SETTLED_S
-from appliance.engine.run import EngineRun
-from appliance.engine.start_watch import used
+from appliance.engine.run import STOPPED, EngineRun
+from appliance.engine.start_watch import watched
 from appliance.engine.switch import Switch
 from appliance.engine.vram_wait import CardsWait
 from appliance.errors import MoeError
@@ -182,11 +184,13 @@ class EngineSupervisor:
         match effect:
             case Prepare():
                 self._preparing = self._group.create_task(self._prepare())
+                self._preparing.add_done_callback(lambda _: self.ask(StopDone()))
             case Spawn(host_kv=host_kv):
                 if self.in_use is not None:
                     self.in_use.began()
                 self._run = self._new_run(host_kv)
                 self._following = self._group.create_task(self._run.follow())
+                self._following.add_done_callback(self._unfollowed)
             case WarmUp():
                 assert self._run is not None, "WarmUp follows Spawn"
                 self._group.create_task(self._run.warm_up())
@@ -209,7 +213,7 @@ class EngineSupervisor:
             self.log,
             host_kv,
             self.cards,
-            replace(self.around, cards=self._card_bytes, looked=self._looked, context=self._context),
+            replace(self.around, cards=lambda: watched(self.board.state), looked=self._looked, context=self._context),
             self._examined.profile,
             prove=self.in_use is not None and self.in_use.pairs.prove,
         )
@@ -218,13 +222,6 @@ class EngineSupervisor:
         """What explains an end beside its log."""
         holders = () if self.cards is None else self.cards.holders
         return context_of(self.adapter.environment, self._examined, holders)
-
-    def _card_bytes(self) -> Mapping[int, int] | None:
-        """What each card holds, as it is watched all the time."""
-        gauges = self.board.state.gauges
-        if gauges is None or gauges.error:
-            return None
-        return used((gpu.index, gpu.memory_used_bytes) for gpu in gauges.gpus)
 
     def _looked(self) -> None:
         if self._state.phase in RUNNING:
@@ -237,6 +234,11 @@ class EngineSupervisor:
             self._following.cancel()
         elif self._run is not None:
             self._group.create_task(self._run.end())
+
+    def _unfollowed(self, following: asyncio.Task[None]) -> None:
+        """One that was cancelled before it began has not said Exited."""
+        if following.cancelled():
+            self.ask(Exited(STOPPED))
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -264,11 +266,8 @@ class EngineSupervisor:
                 self.ask(Refused(causes))
                 return
             await self.adapter.prepare(self._progress)
-        except MoeError as error:
-            self.ask(PrepareFailed(Cause(id="engine.prepare", title=error.message, remedy=error.remedy)))
-        except asyncio.CancelledError:
-            self.ask(StopDone())
-            raise
+        except (MoeError, OSError) as error:
+            self.ask(PrepareFailed(not_prepared(error)))
         else:
             self.ask(Prepared())
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -18,14 +18,24 @@ def check_env(env: dict[str, str]) -> None:
         raise ValueError(f"env: {bad[0]!r} is not a variable's name")
 
 
-def _not_empty(value: object) -> object:
+def _path_of(value: object) -> object:
     if isinstance(value, str) and not value.strip():
         raise ValueError("is empty; leave it out for the default")
+    if "\0" in str(value):
+        raise ValueError("holds a NUL")
     return value
 
 
-PathSetting: TypeAlias = Annotated[Path, BeforeValidator(_not_empty)]
-"""A path; the empty text would be the current folder."""
+def _can_be_asked(path: str) -> str:
+    if not path.startswith("/") or path.startswith("//") or not path.isprintable():  # // would begin a host
+        raise ValueError("must be a path that begins with one /, without control characters")
+    return path
+
+
+PathSetting: TypeAlias = Annotated[Path, BeforeValidator(_path_of)]
+"""A path; the empty text would be the current folder, and no system call takes a NUL."""
+RequestPath: TypeAlias = Annotated[str, AfterValidator(_can_be_asked)]
+"""A path that a request to the engine can carry."""
 
 
 class Table(BaseModel):

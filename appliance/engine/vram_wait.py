@@ -1,9 +1,10 @@
 """Waits until what a former engine held is free, before another is started. Touches the driver (a child under a
-deadline, in a thread), /proc, and engine.cards in the runtime folder.
+deadline, in a thread), /proc, and engine.cards in the state folder.
 
 Rules:
 - The figures from before a start, and whose processes it had, are on disk as long as they matter: a daemon that was
-  killed leaves them to the next one, which waits as well. After a reboot they mean nothing.
+  killed or stopped leaves them to the next one, which waits as well; a service manager takes the runtime folder away at
+  each stop. After a reboot they mean nothing.
 - Boxes without a driver are not asked for cards; what outlived SIGKILL is waited for there too.
 - It ends nobody's process.
 """
@@ -58,7 +59,7 @@ class CardsWait:
     """One per supervisor. For a run: `before_start`, `note`, `ended`; before the next, `free`. `uses_cards` False:
     the engine works without any."""
 
-    runtime_dir: Path
+    state_dir: Path
     log: Log
     uses_cards: bool = True
     root: Path = Path("/")
@@ -72,7 +73,7 @@ class CardsWait:
 
     @property
     def _file(self) -> Path:
-        return self.runtime_dir / NAME
+        return self.state_dir / NAME
 
     @property
     def used_before(self) -> Mapping[int, int]:

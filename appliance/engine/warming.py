@@ -17,6 +17,7 @@ from appliance.engine.lifecycle_events import Event, HostKvUnproven, Progress, W
 from appliance.engine.promise import Promise
 from appliance.engine.warmup import WarmUp, warm_up
 from appliance.engine.warmup import WarmUpFailed as WarmUpError
+from appliance.errors import MoeError
 from gateway.logs import Log
 from gateway.state import Cause
 
@@ -59,6 +60,9 @@ class Warming:
             )
         except WarmUpError as error:
             return WarmUpFailed(self.missing() or error.cause, self.start_id)
+        except MoeError as error:
+            cause = Cause(id="engine.key_file", title=error.message, remedy=error.remedy)
+            return WarmUpFailed(cause, self.start_id)
         missing = self.missing()
         if missing is not None:
             return WarmUpFailed(missing, self.start_id)

@@ -231,6 +231,33 @@ def test_a_plan_goes_where_the_restored_configuration_names_it_or_is_left_out(tm
     assert module.PLAN in contents(tmp_path / "b")
 
 
+def test_what_comes_back_outside_the_state_folder_is_read_by_the_services_group_and_by_nobody_else(
+    tmp_path: Path,
+) -> None:
+    # given a box whose plan and seats lie beside its configuration
+    home, plans = tmp_path / "old", Path(__file__).parents[2] / "plans"
+    box = made(home)
+    (home / "p.json").write_bytes(sorted(plans.glob("*.json"))[0].read_bytes())
+    (home / "seats.toml").write_text(SEATS_TOML)
+    (home / "appliance.toml").write_text('seats_file = "seats.toml"\n' + CONFIG + '\n[plan]\nfile = "p.json"\n')
+    run(box, "backup", str(tmp_path / "b"))
+
+    # when it is brought back to a machine where the service has its state folder and nothing else
+    fresh = tmp_path / "new"
+    (fresh / "data").mkdir(parents=True)
+    if os.geteuid() == 0:
+        os.chown(fresh, 1000, 1000)
+        os.chown(fresh / "data", 1234, 4321)
+    run(Box(fresh / "appliance.toml", {}), "restore", str(tmp_path / "b"))
+
+    # then it can read what it does not own, and others cannot
+    outside = [(fresh / name).stat() for name in ("appliance.toml", "seats.toml", "p.json")]
+    assert {stat.S_IMODE(found.st_mode) for found in outside} == {0o640}
+    assert {found.st_uid for found in outside} == {fresh.stat().st_uid}
+    assert {found.st_gid for found in outside} == {(fresh / "data").stat().st_gid}
+    assert stat.S_IMODE((fresh / "data/curves.json").stat().st_mode) == 0o600
+
+
 def test_plans_that_were_chosen_come_back_and_environments_of_engines_do_not(tmp_path: Path) -> None:
     # given a box with a plan in use, and an engine's environment
     box = made(tmp_path / "old")

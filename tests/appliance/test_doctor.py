@@ -8,16 +8,25 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from appliance.cli import doctor_bundle as bundle
 from appliance.cli.box import Box
 from appliance.cli.doctor_bundle import Part, at_once, collect, write
+from appliance.engine import host_kv
+from appliance.engine.failures import Context, Exit, diagnose
 from appliance.errors import MoeError, NotRunning
+from appliance.happenings import happened
 from appliance.keyedit import add_admin, add_seat
 from appliance.redact import MASK
+from appliance.service import sentence
+from gateway.journal import message
 from gateway.ledger.rows import Usage
 from gateway.overlay import Changed, Mode, Overlay
+from gateway.state import Event, HostKv, Pair, Phase, Reverted
+from gateway.status.compose import view
+from tests import status_sample as sample
 
 NOW_S = 1_800_000_000.0
 PARTS = [Part("a.txt", "text\ud83d"), Part("proc/meminfo", "MemTotal\n")]
@@ -109,6 +118,38 @@ def test_names_go_although_the_file_of_seats_is_broken_and_of_those_who_have_lef
     assert found["journal.txt"] == "seat-1 seat-2 seat-3 person-1 person-2 seat-4"
     for name in said.split():
         assert name not in "".join(found.values())
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_an_engine_said_is_in_a_bundle_only_when_it_is_asked_for(
+    box: Box, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    # given an engine that ended with words of a prompt, as did a trial and the tier in host RAM
+    words = "ValueError: prompt: my diary"
+    cause = diagnose(Exit(1, None), [words], Context()).model_copy(update={"evidence": words})
+    reverted, tier = Reverted(tried=Pair(), cause=cause, at_s=NOW_S), HostKv(off=host_kv.blamed(cause))
+    state = sample.box(Phase.FAILED, cause=cause, reverted=reverted, host_kv=tier, log_tail=(words,))
+    events = [
+        Event(id=str(number), at_s=NOW_S, kind=told.kind, severity=told.severity, text=told.text)
+        for number, told in enumerate(happened(sample.box(), state))
+    ]
+    said = {
+        "journalctl": message({"event": "engine.ended", "cause": cause.id, "title": cause.title}),
+        "systemctl": f"StatusText={sentence(state, None, 30.0)}",
+    }
+    status = view(state, sample.gateway(), NOW_S).model_dump(mode="json")
+    monkeypatch.setattr(Box, "daemon", lambda *_: httpx.Response(200, text=state.model_dump_json()))
+    monkeypatch.setattr(Box, "gateway", lambda *_: httpx.Response(200, json=status))
+    monkeypatch.setattr(bundle, "kept", lambda *_: events)
+    monkeypatch.setattr(bundle, "_program", lambda *argv: said.get(argv[0], ""))
+
+    # when a bundle is made
+    found = texts(collect(box, engine_log=asked))
+
+    # then each part that tells of the end has its words only if they were asked for
+    parts = ("status.json", "box.json", "events.json", "journal.txt", "systemctl.txt")
+    assert all("he engine ended with exit code 1" in found[name] for name in parts)
+    assert {name for name in found if "diary" in found[name]} == (set(parts) if asked else set())
 
 
 def test_a_box_that_does_not_run_still_tells_what_it_can(box: Box) -> None:

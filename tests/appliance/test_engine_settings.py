@@ -26,6 +26,10 @@ ENGINE: TypeAdapter[Any] = TypeAdapter(EngineSettings)
 FACTS = Facts("x86_64", frozenset(), 2, None, None, (3, 11, 0), 0, "127.0.0.1")
 
 
+def external(**more: Any) -> ExternalSettings:
+    return ExternalSettings(kind="external", url="http://x", **more)
+
+
 def command(*argv: str, **more: Any) -> CommandSettings:
     return CommandSettings(kind="command", command=argv, **more)
 
@@ -57,6 +61,7 @@ def test_every_field_is_documented() -> None:
         ("https://engine.example/v1/", "https://engine.example"),
         ("https://engine.example/team/v1", "https://engine.example/team"),
         (" http://[::1]:8000 ", "http://[::1]:8000"),
+        ("http://bücher.example:1/ä", "http://xn--bcher-kva.example:1/%C3%A4"),
     ],
 )
 def test_an_external_url_is_kept_without_tail(given: str, kept: str) -> None:
@@ -73,6 +78,11 @@ def test_an_external_url_is_kept_without_tail(given: str, kept: str) -> None:
         ("http://x?key=1", "must not have"),
         ("http://x:99999", "not a number up to 65535"),
         ("http://me:secret", "not a number up to 65535"),
+        ("http://bücher_x.example:1", "a request can carry"),
+        ("http://xn--zzzzzz99:1", "a request can carry"),
+        ("http://a..example", "a request can carry"),
+        (f"http://{'a' * 64}.example", "a request can carry"),
+        ("http://x/\x01", "a request can carry"),
     ],
 )
 def test_a_bad_external_url_says_what_is_wrong(url: str, says: str) -> None:
@@ -172,7 +182,34 @@ def test_an_external_engine_is_not_spawned(tmp_path: Path) -> None:
     assert engine.findings(FACTS) == ()
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "No such file"), (b" \n", "empty"), (b"\xff", "not text")])
+def test_a_path_that_no_system_call_takes_is_refused() -> None:
+    with pytest.raises(ValidationError, match="holds a NUL"):
+        EmbeddedSettings(model_file=Path("a\0b"))
+    with pytest.raises(ValidationError, match="holds a NUL"):
+        external(key_file="a\0b")
+
+
+@pytest.mark.parametrize("path", ["x", "//host:port", "/a\x01", "/a\n"])
+def test_a_health_path_that_no_request_can_carry_is_refused(path: str) -> None:
+    for made in (lambda: command("x", "{port}", health_path=path), lambda: external(health_path=path)):
+        with pytest.raises(ValidationError, match="begins with one /"):
+            made()
+    assert external(health_path="/gesund/é?x=1").health_path == "/gesund/é?x=1"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file"),
+        (b" \n", "empty"),
+        (b"\xff", "not text"),
+        (b"\xef\xbb\xbfkey\n", "byte order mark"),
+        ("schlüssel".encode(), "plain ASCII"),
+        (b"key\x00", "plain ASCII"),
+        (b"one\ntwo", "plain ASCII"),
+        (b"k" * 70_000, "longer than"),
+    ],
+)
 def test_an_unreadable_key_is_a_finding(tmp_path: Path, content: bytes | None, says: str) -> None:
     key = tmp_path / "key"
     if content is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,8 +11,13 @@ import pytest
 
 from appliance.engine.adapter import Adapter, Launch
 from appliance.engine.around import explained
+from appliance.engine.external import ExternalEngine
 from appliance.engine.failures import Context, Exit
 from appliance.engine.launching import environ_of, launched
+from appliance.engine.logring import LogRing
+from appliance.engine.run import EngineRun
+from appliance.engine.settings import ExternalSettings
+from gateway import logs
 
 KEY = Path("/run/engine-1.key")
 LAUNCH = Launch(("e",), {}, "unix:/run/sock", KEY, "/health", 1.0, 1.0)
@@ -65,6 +71,14 @@ def test_what_a_launch_withholds_is_not_passed_on_and_what_it_says_is(monkeypatc
     assert "PYTHONPATH" not in found
     assert found["VLLM_PORT"] == "2"
     assert environ_of(LAUNCH)["PYTHONPATH"] == "/somebody/elses"
+
+
+def test_a_run_explains_its_end_with_the_folder_of_its_record(tmp_path: Path) -> None:
+    engine, state = ExternalEngine(ExternalSettings(kind="external", url="http://h")), tmp_path / "state"
+    log = logs.configure("daemon", io.StringIO())
+    run = EngineRun(engine, state, tmp_path / "run", LogRing(), lambda event: None, log)
+    cause = run._explained(Exit(127, None, "record", "Permission denied", 13), LAUNCH, ())
+    assert f"ls -ld {tmp_path / 'run'} " in cause.remedy
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.redact import MASK, SECRET_MIN, Redactor
+from appliance.printable import quoted
+from appliance.redact import LEFT_OUT, MASK, SECRET_MIN, Redactor
 from gateway.keys import ADMIN_PREFIX, SEAT_PREFIX, digest_of, new_key
 from gateway.pages.sessions import csrf, issue
 from gateway.seats import Account, AdminBook, AdminName
@@ -145,7 +146,7 @@ def test_whoever_acted_becomes_a_number_also_in_free_text() -> None:
 
 
 def test_an_engines_last_words_go_from_what_quotes_them_unless_they_are_asked_for() -> None:
-    title = 'The engine ended with exit code 1: "prompt: "my diary".'
+    title = f"The engine ended with exit code 1: {quoted('prompt: “my diary”')}."
     as_json = json.dumps({"title": title, "id": "engine.exit_code"}, indent=1)
     for shown in (Redactor().text(title), Redactor().text(as_json), json.dumps(Redactor().value({"title": title}))):
         assert "diary" not in shown
@@ -154,3 +155,17 @@ def test_an_engines_last_words_go_from_what_quotes_them_unless_they_are_asked_fo
     assert Redactor(last_words=True).text(title) == title
     quiet = "The engine ended with exit code 1, and it logged nothing."
     assert Redactor().text(quiet) == quiet
+
+
+def test_lines_of_an_engines_log_go_wherever_a_field_holds_them_unless_they_are_asked_for() -> None:
+    value = {
+        "cause": {"id": "engine.x", "evidence": "prompt: my diary"},
+        "reverted": {"cause": {"evidence": ""}},
+        "log_tail": ["prompt:", "my diary"],
+    }
+    assert Redactor().value(value) == {
+        "cause": {"id": "engine.x", "evidence": LEFT_OUT},
+        "reverted": {"cause": {"evidence": ""}},
+        "log_tail": LEFT_OUT,
+    }
+    assert Redactor(last_words=True).value(value) == value

@@ -146,12 +146,22 @@ async def test_a_driver_that_goes_takes_its_gauges_along(tmp_path: Path) -> None
         await told.until(lambda state: state is not None and not state.error)
 
 
-@pytest.mark.parametrize("changes", [{"library": False}, {"init": 9}, {"init": 18}])
+@pytest.mark.parametrize("changes", [{"library": False}, {"init": 9}])
 async def test_a_box_without_a_driver_is_no_error(tmp_path: Path, changes: dict[str, Any]) -> None:
     environ = dict(FakeNvml(tmp_path).configure(**changes).environ())
     argv = [sys.executable, "-I", "-m", "appliance.box.gauges_child", "1"]
     child = await asyncio.create_subprocess_exec(*argv, env=environ, stdin=asyncio.subprocess.PIPE)
     assert await child.wait() == NO_DRIVER
+
+
+@pytest.mark.parametrize("code", [18, 999], ids=["library and module differ", "unknown error"])
+async def test_a_driver_that_takes_no_calls_is_an_error_and_asked_again(tmp_path: Path, code: int) -> None:
+    fake = FakeNvml(tmp_path).configure(init=code)
+    async with watched(fake, replace(FAST, silent_s=SILENT_S)) as told:
+        bad = await told.until(lambda state: state is not None and state.error)
+        assert bad.error == "the child that watches the cards ended with 1"
+        fake.configure(init=0)
+        await told.until(lambda state: state is not None and not state.error)
 
 
 async def test_names_cannot_move_a_terminals_cursor(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,8 +67,9 @@ def test_memory_that_is_not_given_back_starts_nothing_until_somebody_asks_and_it
     since_s = engine["since_s"]
     assert box.cli("restart").returncode == 0
     box.wait_state("looked", lambda s: s["engine"]["phase"] == "needs_reboot" and s["engine"]["since_s"] > since_s, 15)
-    # a daemon that is started anew does not start into it either
+    # a daemon that is started anew does not start into it either, after a stop that takes the runtime folder away
     assert box.stop() == 0
+    shutil.rmtree(box.runtime)
     box.start()
     assert box.wait_phase("needs_reboot", 20)["cause"]["id"] == "engine.vram_held"
     # asked when it is free

@@ -121,6 +121,14 @@ def test_an_engine_that_is_not_ready_always_says_when_to_come_back(
     assert problem.reason is Reason.ENGINE_NOT_READY
 
 
+@pytest.mark.parametrize("quotation", ["“ValueError: cannot encode my secret”", "“my secret, cut sho"])
+def test_what_the_engine_said_at_its_end_is_told_to_nobody_who_did_not_ask(quotation: str) -> None:
+    cause = Cause(id="engine.exit_code", title=f"The engine ended with exit code 1: {quotation}.", remedy="x")
+    problem = problems.engine_not_ready(EngineState(phase=Phase.FAILED, cause=cause), NOW)
+    assert "secret" not in problem.message
+    assert "The reason: The engine ended with exit code 1: …. Retry" in problem.message
+
+
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(("helps", "address"), [("10.1.0.1:29501", "10.1.0.1"), ("[fd00::1]:29501", "[fd00::1]")])
 def test_a_box_that_only_helps_another_says_where_to_ask_and_not_to_come_back(

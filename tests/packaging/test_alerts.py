@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from appliance.engine.settings import CommandSettings
+from appliance.engine.vllm.settings import VllmSettings
 from gateway.metrics import render
 from gateway.snapshot import ConnectionsView, Times
-from gateway.state import BudgetBar, BudgetLine, PlanState, ResidencyFigures
+from gateway.state import BudgetBar, BudgetLine, Phase, PlanState, ResidencyFigures
 from gateway.status.compose import view
 from tests.packaging.parts import PACKAGING, ROOT
 from tests.status_sample import NOW_S, lively
@@ -117,6 +118,17 @@ def test_a_start_that_takes_long_is_told_before_it_is_given_up() -> None:
     (waits,) = [rule["for"] for rule in rules() if rule["alert"] == "MoeEngineStartsForLong"]
     limit_s = CommandSettings.model_fields["start_timeout_s"].default
     assert 0.5 * limit_s < int(waits.removesuffix("m")) * 60 < limit_s
+
+
+def test_an_engine_that_is_never_ready_is_told_once_no_ordinary_start_takes_longer() -> None:
+    (waits,) = [rule["for"] for rule in rules() if rule["alert"] == "MoeEngineNeverReady"]
+    limits_s = [kind.model_fields["start_timeout_s"].default for kind in (CommandSettings, VllmSettings)]
+    assert max(limits_s) < int(waits.removesuffix("m")) * 60 < 1.5 * max(limits_s)
+
+
+def test_rules_name_only_phases_that_exist() -> None:
+    named = re.findall(r'phase(?:=|!=|=~|!~)"([^"]*)"', " ".join(asked for _, asked in expressions()))
+    assert {phase for one in named for phase in one.split("|")} - {str(phase) for phase in Phase} == set()
 
 
 def test_each_alert_is_tested() -> None:

@@ -62,7 +62,7 @@ class Context:
     `command`: the program that was started, argv[0]. `environment`: the name of the engine's Python environment.
     `model`: the folder of the checkpoint. `served`: it was READY before. `context_tokens` and `streams`: what it was
     told to serve. `xids`: what the kernel said of the cards during this run, oldest first. `holders`: who held memory
-    of the cards before the start, and lives.
+    of the cards before the start, and lives. `runtime_dir`: where the record of a run is.
     """
 
     command: str = "the engine"
@@ -75,3 +75,4 @@ class Context:
     served: bool = False
     context_tokens: int | None = None
     streams: int | None = None
+    runtime_dir: str = "runtime_dir"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Sequence
 
@@ -10,11 +11,10 @@ from appliance.engine.failures.ended import Exit, signal_name
 from appliance.engine.failures.from_log import booted, last_words
 from appliance.engine.failures.pattern import EVIDENCE_CHARS
 from appliance.engine.failures.rows_ends import ILLEGAL_ID, ILLEGAL_REMEDY, ILLEGAL_TITLE
-from appliance.printable import printable
+from appliance.printable import printable, quoted
 from gateway.state import Cause
 
 LOG_REMEDY = "moe-appliance status (shows the engine's last log lines)"
-QUOTE_CHARS = 200
 _ENOENT = 2
 _EACCES = 13
 
@@ -28,10 +28,11 @@ def not_run(exit_: Exit, context: Context) -> Cause:
             remedy=LOG_REMEDY,
         )
     if exit_.stage == "record":
+        where = shlex.quote(printable(context.runtime_dir))
         return Cause(
             id="engine.record_failed",
             title=f"The engine was not started: its record cannot be written ({exit_.error}).",
-            remedy="make the state folder writable for the user that runs moe-appliance; df -h",
+            remedy=f"df -h {where}; ls -ld {where}   shows why; or set another runtime_dir",
         )
     if exit_.errno == _ENOENT:  # the program, or the interpreter in its first line
         return Cause(
@@ -77,7 +78,7 @@ def from_exit(code: int | None, number: int | None, log_tail: Sequence[str], con
         title = f"The engine was ended by {name}{by}."
         return Cause(id=f"engine.signal.{name.lower()}", title=title, remedy=LOG_REMEDY, evidence=evidence)
     if code == 0:
-        said = f'; its process {process} said: "{words[:QUOTE_CHARS]}"' if process else ""
+        said = f"; its process {process} said: {quoted(words)}" if process else ""
         title = f"The engine ended without an error (exit code 0) although nobody asked it to{said}."
         return Cause(id="engine.exit_unasked", title=title, remedy=LOG_REMEDY, evidence=evidence)
     if code == 127:
@@ -92,7 +93,7 @@ def from_exit(code: int | None, number: int | None, log_tail: Sequence[str], con
             title=f"{context.command} may not execute a program that it starts (exit code 126).",
             remedy="chmod +x the program that the command in appliance.toml names",
         )
-    quote = f': "{words[:QUOTE_CHARS]}"' if words else ", and it logged nothing"
+    quote = f": {quoted(words)}" if words else ", and it logged nothing"
     shown = "an unknown exit code" if code is None else f"exit code {code}"
     title = f"The engine ended with {shown}{quote}."
     return Cause(id="engine.exit_code", title=title, remedy=LOG_REMEDY, evidence=evidence)
@@ -102,7 +103,7 @@ def _first_request(process: str, words: str) -> Cause:
     """It began to serve and was never ready: the first completion ended it."""
     return Cause(
         id="engine.first_request",
-        title=f'The engine started, and its first request ended it; {process} said: "{words[:QUOTE_CHARS]}".',
+        title=f"The engine started, and its first request ended it; {process} said: {quoted(words)}.",
         remedy="moe-appliance engine command (says why each flag is there): --block-size, kernels and quantization "
         "must be those of the model's recipe",
         evidence=printable(words, EVIDENCE_CHARS),

@@ -22,7 +22,7 @@ from appliance.engine.failures.context import Context
 from appliance.engine.failures.log_lines import Line, read, statements
 from appliance.engine.failures.pattern import EVIDENCE_CHARS, Moment, Pattern
 from appliance.engine.failures.root import Report, is_vllm, reports, started_at
-from appliance.printable import printable
+from appliance.printable import printable, quoted
 from gateway.state import Cause
 
 PATTERNS: tuple[Pattern, ...] = (
@@ -104,12 +104,11 @@ def _failed_plugin(found: Iterable[Report], context: Context) -> Cause | None:
         match = _PLUGIN.search(report.lines[0].text)
         if match:
             name = printable(match["plugin"], 100)
-            words = printable(report.last_error, EVIDENCE_CHARS)
             return Cause(
                 id="engine.plugin_failed",
-                title=f"The engine's plugin {name} did not load: {words.rstrip('.')}.",
+                title=f"The engine's plugin {name} did not load: {quoted(report.last_error)}.",
                 remedy=f"moe-appliance engine verify {context.environment or 'NAME'}",
-                evidence=words,
+                evidence=printable(report.last_error, EVIDENCE_CHARS),
                 retry=False,
             )
     return None

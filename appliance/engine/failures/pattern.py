@@ -1,7 +1,8 @@
 """A row of the tables: which line of a log means what, and what to do. Pure.
 
 `title` and `remedy` may use the expression's named groups, and what `_said` knows of every run: {model},
-{environment}, {context}, {streams_now}. What needs arithmetic is left to the row's `refine`.
+{environment}, {context}, {streams_now}. What needs arithmetic is left to the row's `refine`. A group of several words
+is no name but what the engine said: in a title it is a quotation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from shlex import quote
 from typing import Literal, TypeAlias
 
 from appliance.engine.failures.context import Context
-from appliance.printable import printable
+from appliance.printable import printable, quoted
 from gateway.state import Cause
 
 EVIDENCE_CHARS = 300
@@ -49,7 +50,8 @@ class Pattern:
         """The row, filled in. The evidence is the line as it came, `EVIDENCE_CHARS` of it."""
         groups = {name: printable(text or "", GROUP_CHARS) for name, text in match.groupdict().items()}
         words = _said(context) | groups
-        title = re.sub(r" +(?=[. ])", "", self.title.format(**words))
+        shown = {name: quoted(text, GROUP_CHARS) if " " in text else text for name, text in groups.items()}
+        title = re.sub(r" +(?=[. ])", "", self.title.format(**words | shown))
         cause = Cause(
             id=self.id,
             title=title,

@@ -174,8 +174,7 @@ class VllmEngine:
         plan = self._read_plan()
         place = place_of(settings, profile, self.model, self._state_dir)
         tells = placed(settings, profile, plan, str(self._plan.file or ""), self.uva, place.version, place.quantisation)
-        named = place.template is not None and place.template.is_file()
-        template = place.template if named else self._written(place.inline)
+        template = place.template or self._written(place.inline)
         request = Request(
             settings=settings,
             version=place.version,
@@ -192,10 +191,15 @@ class VllmEngine:
         seen = (
             *kept(
                 found.of_python(
-                    settings, environment_name(settings, profile), place.python, place.outdated, place.environment
+                    settings,
+                    environment_name(settings, profile),
+                    place.python,
+                    place.outdated,
+                    place.environment,
+                    place.python_barred,
                 ),
-                found.of_model(self.model, place.model_problem),
-                found.of_template(settings.chat_template, named),
+                found.of_model(self.model, place.model_barred),
+                found.of_template(settings.chat_template, place.template_barred),
                 found.of_tools(request),
             ),
             *tells.findings,

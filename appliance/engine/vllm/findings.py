@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from appliance.engine.environments.sets import SETS
+from appliance.engine.reach import Barred
 from appliance.engine.vllm import nodes
 from appliance.engine.vllm.links import wants_numa
 from appliance.engine.vllm.request import Request
@@ -16,27 +17,35 @@ from gateway.state import Finding, Severity
 _ID = re.compile("-[0-9a-f]{12}")
 
 
-def of_python(settings: VllmSettings, name: str, python: Path | None, outdated: str, there: str = "") -> Finding | None:
+def of_python(
+    settings: VllmSettings,
+    name: str,
+    python: Path | None,
+    outdated: str,
+    there: str = "",
+    barred: Barred | None = None,
+) -> Finding | None:
     """`engine.python`, `engine.environment`: there is nothing to run, or it is an old one. `name`: of the environment;
     `python`: what runs, None = it is not there; `outdated`: the environment's id when it was made of other packages;
-    `there`: its id, "" = it is not there or not whole."""
+    `there`: its id, "" = it is not there or not whole; `barred`: why the Python that is named does not run."""
+    why, opens = ("it is not there", "") if barred is None else (barred.why, barred.remedy)
     if python is None and settings.python is not None:
         return Finding(
             id="engine.python",
             severity=Severity.FAIL,
             title="The engine's Python cannot be run",
-            observed=f"{printable(str(settings.python))} is no executable file",
+            observed=f"{printable(str(settings.python))}: {why}",
             required="[engine] python is a Python that has vLLM",
-            remedy=f"moe-appliance engine install {name}   and leave python out; or correct it",
+            remedy=opens or f"moe-appliance engine install {name}   and leave python out; or correct it",
         )
     if python is None and there:
         return Finding(
             id="engine.environment",
             severity=Severity.FAIL,
             title="The engine's environment is damaged",
-            observed=f"the Python of {printable(there)} cannot be run",
+            observed=f"the Python of {printable(there)} cannot be run: {why}",
             required="an environment that is whole",
-            remedy=f"moe-appliance engine verify {there}   says what makes it anew",
+            remedy=opens or f"moe-appliance engine verify {there}   says what makes it anew",
         )
     if python is None:
         return Finding(
@@ -68,33 +77,36 @@ def _install(name: str) -> str:
     return install if name == of else f"{install}, then: moe-appliance engine use {of}"
 
 
-def of_model(model: str | None, problem: str) -> Finding | None:
-    """`engine.model`: nobody says which, or it is not there. vLLM itself would take a missing folder for a name."""
-    if model is not None and not problem:
+def of_model(model: str | None, barred: Barred | None) -> Finding | None:
+    """`engine.model`: nobody says which, or it cannot be used. vLLM itself would take a missing folder for a name."""
+    if model is None:
+        title, observed, opens = "Nobody says which model to serve", "neither [engine] model nor [plan] checkpoint", ""
+    elif barred is None:
         return None
+    else:
+        title = "The model cannot be read" if barred.remedy else "The model is not there"
+        observed, opens = f"{printable(model)}: {barred.why}", barred.remedy
     return Finding(
         id="engine.model",
         severity=Severity.FAIL,
-        title="The model is not there" if model is not None else "Nobody says which model to serve",
-        observed=f"{printable(model)}: {problem}"
-        if model is not None
-        else "neither [engine] model nor [plan] checkpoint",
+        title=title,
+        observed=observed,
         required="a folder with config.json and the weights, or a name of the hub",
-        remedy='set [engine] model = "/path/to/the/folder"; to get one: moe-appliance checkpoint fetch',
+        remedy=opens or 'set [engine] model = "/path/to/the/folder"; to get one: moe-appliance checkpoint fetch',
     )
 
 
-def of_template(path: Path | None, there: bool) -> Finding | None:
-    """`engine.chat_template`: the file that is named is not there."""
-    if path is None or there:
+def of_template(path: Path | None, barred: Barred | None) -> Finding | None:
+    """`engine.chat_template`: the file that is named cannot be read."""
+    if path is None or barred is None:
         return None
     return Finding(
         id="engine.chat_template",
         severity=Severity.FAIL,
-        title="The chat template is not there",
-        observed=f"{printable(str(path))} is no file",
+        title="The chat template cannot be read",
+        observed=f"{printable(str(path))}: {barred.why}",
         required="[engine] chat_template names a Jinja file",
-        remedy="correct it, or leave it out for the model's own",
+        remedy=barred.remedy or "correct it, or leave it out for the model's own",
     )
 
 

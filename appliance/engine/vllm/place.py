@@ -6,7 +6,6 @@ Touches the file system, by looking only.
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from appliance.engine.environments import Environment
 from appliance.engine.environments.folders import CACHE, ENGINES
 from appliance.engine.environments.install import lock_of
 from appliance.engine.environments.sets import SETS
+from appliance.engine.reach import Barred, file_barred, folder_barred, program_barred
 from appliance.engine.vllm.profiles import Profile
 from appliance.engine.vllm.request import from_hub
 from appliance.engine.vllm.settings import VllmSettings
@@ -35,10 +35,11 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 @dataclass(frozen=True, slots=True)
 class Place:
     """`python`: what runs, None = it is not there or does not run. `outdated`: the environment's id when it is not what
-    this version of the appliance would install. `version`: of vLLM. `template`: a Jinja file, None = none is known.
-    `inline`: the model's template where it has none as a file. `model_problem`: what is wrong with the model's folder,
-    "" = nothing. `cache`: where what the engine compiles is kept. `quantisation`: of the model, "" = none, None = it is
-    not known. `environment`: id of the environment that it runs in, "" = none of ours.
+    this version of the appliance would install. `version`: of vLLM. `template`: a Jinja file that can be read, None =
+    none is known. `inline`: the model's template where it has none as a file. `cache`: where what the engine compiles
+    is kept. `quantisation`: of the model, "" = none, None = it is not known. `environment`: id of the environment that
+    it runs in, "" = none of ours. `python_barred`, `template_barred`, `model_barred`: why what is named cannot be used,
+    None = it can, or is not named.
     """
 
     python: Path | None
@@ -46,10 +47,12 @@ class Place:
     version: tuple[int, ...]
     template: Path | None
     inline: str
-    model_problem: str
     cache: Path
     quantisation: str | None = None
     environment: str = ""
+    python_barred: Barred | None = None
+    template_barred: Barred | None = None
+    model_barred: Barred | None = None
 
 
 def environment_name(settings: VllmSettings, profile: Profile) -> str:
@@ -60,23 +63,26 @@ def environment_name(settings: VllmSettings, profile: Profile) -> str:
 def place_of(settings: VllmSettings, profile: Profile, model: str | None, state_dir: Path) -> Place:
     """Look at it all."""
     environment = None
-    python = settings.python
-    if python is None:
+    named = settings.python
+    if named is None:
         environment = environments.find(state_dir, environment_name(settings, profile))
-        python = environment.python if environment is not None else None
-    if python is not None and not (python.is_file() and os.access(python, os.X_OK)):
-        python = None
+        named = environment.python if environment is not None else None
+    python_barred = None if named is None else program_barred(named)
+    python = named if python_barred is None else None
+    template_barred = None if settings.chat_template is None else file_barred(settings.chat_template)
     found = _version(environment, python)
     return Place(
         python=python,
         outdated="" if environment is None or _is_current(environment) else environment.id,
         version=found or profile.version,
-        template=settings.chat_template or _template(model),
+        template=None if template_barred is not None else settings.chat_template or _template(model),
         inline="" if settings.chat_template is not None else _inline(model),
-        model_problem="" if model is None or from_hub(model) else _problem(Path(model)),
         cache=_cache(environment, settings, state_dir),
         quantisation=None if model is None or from_hub(model) else _quantisation(Path(model)),
         environment="" if environment is None else environment.id,
+        python_barred=python_barred,
+        template_barred=template_barred,
+        model_barred=None if model is None or from_hub(model) else _model_barred(Path(model)),
     )
 
 
@@ -121,7 +127,8 @@ def _quantisation(model: Path) -> str | None:
     said, text = config.get("quantization_config"), config.get("text_config", {})
     if said is None:
         elsewhere = "compression_config" in config or not isinstance(text, dict) or "quantization_config" in text
-        return None if elsewhere or (model / "hf_quant_config.json").exists() else ""
+        other = file_barred(model / "hf_quant_config.json")
+        return None if elsewhere or other is None or other.remedy else ""
     if not isinstance(said, dict) or "quant_method" not in said or "expert_dtype" in config | said:
         return None
     method = str(said["quant_method"]).lower()
@@ -135,7 +142,7 @@ def _template(model: str | None) -> Path | None:
     if model is None or from_hub(model):
         return None
     path = Path(model) / TEMPLATE
-    return path if path.is_file() else None
+    return path if file_barred(path) is None else None
 
 
 def _inline(model: str | None) -> str:
@@ -151,7 +158,12 @@ def _inline(model: str | None) -> str:
     return said if isinstance(said, str) else ""
 
 
-def _problem(folder: Path) -> str:
-    if not folder.is_dir():
-        return "there is no such folder"
-    return "" if any((folder / name).is_file() for name in CONFIGS) else "there is no config.json in it"
+def _model_barred(folder: Path) -> Barred | None:
+    barred = folder_barred(folder)
+    if barred is not None:
+        return barred
+    seen = {name: file_barred(folder / name) for name in (*CONFIGS, TEMPLATE)}
+    closed = next((one for one in seen.values() if one is not None and one.remedy), None)
+    if closed is None and all(seen[name] is not None for name in CONFIGS):
+        return Barred("there is no config.json in it")
+    return closed

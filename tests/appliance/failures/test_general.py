@@ -178,13 +178,18 @@ def test_a_signal_is_named_but_the_log_before_an_abort_is_heard_first() -> None:
         (Exit(0, None), "engine.exit_unasked", "exit code 0"),
         (Exit(126, None), "engine.not_executable", "126"),
         (Exit(127, None), "engine.not_found", "127"),
-        (Exit(3, None), "engine.exit_code", 'exit code 3: "bad flag --foo".'),
+        (Exit(3, None), "engine.exit_code", "exit code 3: “bad flag --foo”."),
     ],
 )
 def test_the_exit_itself_speaks(exit_: Exit, id_: str, words: str) -> None:
     cause = diagnose(exit_, ["starting", "bad flag --foo ", ""], CONTEXT)
     assert cause.id == id_
     assert words in cause.title
+
+
+def test_a_record_that_cannot_be_written_names_the_folder_it_is_in() -> None:
+    cause = diagnose(Exit(127, None, "record", "Permission denied", 13), [], Context(runtime_dir="/run/my box"))
+    assert cause.remedy == "df -h '/run/my box'; ls -ld '/run/my box'   shows why; or set another runtime_dir"
 
 
 def test_a_code_without_a_log_says_that() -> None:

@@ -108,11 +108,11 @@ def test_the_last_error_of_a_chain_decides_unless_no_table_knows_it() -> None:
 def test_an_error_that_no_table_knows_is_quoted_as_it_stands() -> None:
     cause = diagnose(Exit(1, None), [*WORKER, *CORE, *API], Context())
     assert cause.id == "engine.exit_code"
-    assert cause.title == 'The engine ended with exit code 1: "AlphaError: of the worker".'
+    assert cause.title == "The engine ended with exit code 1: “AlphaError: of the worker”."
     assert cause.evidence == "AlphaError: of the worker"
     cause = diagnose(Exit(0, None), [*WORKER, *API], Context(served=True))
     assert cause.id == "engine.exit_unasked"
-    assert 'nobody asked it to; its process Worker_TP1 said: "AlphaError: of the worker".' in cause.title
+    assert "nobody asked it to; its process Worker_TP1 said: “AlphaError: of the worker”." in cause.title
 
 
 def test_the_first_request_that_ends_an_engine_is_told_from_a_later_one() -> None:

@@ -99,7 +99,7 @@ CASES = (
     Case(
         "moe_residency.errors.ResidencyError: moe-residency: refused: x has 8 experts; and 2; moe-appliance plan make",
         "engine.residency",
-        "cannot be carried out: x has 8 experts; and 2.",
+        "cannot be carried out: “x has 8 experts; and 2”.",
         "moe-appliance plan make",
         False,
     ),

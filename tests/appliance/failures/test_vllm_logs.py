@@ -175,7 +175,7 @@ LOGS = {
     ),
     "plugin-failed": Told(
         "engine.plugin_failed",
-        "plugin badplug did not load: ModuleNotFoundError: No module named 'nothing_like_this'.",
+        "plugin badplug did not load: “ModuleNotFoundError: No module named 'nothing_like_this'”.",
         "moe-appliance engine verify vllm-exl3",
         "ModuleNotFoundError: No module named 'nothing_like_this'",
     ),
@@ -225,7 +225,7 @@ def test_what_only_follows_is_never_the_evidence(name: str) -> None:
 def test_a_plugin_that_did_not_load_explains_a_quantization_that_is_not_known() -> None:
     cause = diagnose(Exit(1, None), (*lines("plugin-failed"), *lines("quantization-unknown")), CONTEXT)
     assert cause.id == "engine.plugin_failed"
-    assert "plugin badplug did not load: ModuleNotFoundError: No module named 'nothing_like_this'." in cause.title
+    assert "plugin badplug did not load: “ModuleNotFoundError: No module named 'nothing_like_this'”." in cause.title
     assert cause.remedy == "moe-appliance engine verify vllm-exl3"
     assert not cause.retry
 
