@@ -77,5 +77,5 @@ def _usable(state: EngineState) -> Engine | None:
     """None also while the key cannot be read: the daemon has removed it because that engine has ended."""
     try:
         return engine_of(state)
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None

@@ -89,8 +89,9 @@ class SeatRow(_Row):
     max_streams: Annotated[int, Field(ge=1)] | None = None
     """Streams this seat may ever run at once. Default: no limit of its own."""
     tokens_per_month: Annotated[int, Field(ge=1)] | None = None
-    """Output tokens and uncached prompt tokens of a calendar month, UTC. Above it, requests stand behind those of other
-    seats for up to a minute; none is ever refused for it. Default: no budget."""
+    """Output tokens and uncached prompt tokens of a calendar month, UTC; of an answer that was broken off, its output
+    alone. Above it, requests stand behind those of other seats for up to a minute; none is ever refused for it.
+    Default: no budget."""
     expires: Moment | None = None
     """When the seat stops. Default: never."""
     disabled: bool = False

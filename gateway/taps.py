@@ -363,8 +363,6 @@ class JsonTap:
 
     def feed(self, data: bytes, now_s: float) -> bytes:
         """`data` itself."""
-        if self.meter.first_token_s is None and self._status == 200:
-            self.meter.first_token_s = now_s
         self._size += len(data)
         if self._size <= BUFFER_MAX_BYTES:
             self._parts.append(data)

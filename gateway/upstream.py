@@ -250,7 +250,7 @@ class EngineReply(asyncio.Protocol):
     def _pass(self, piece: bytes) -> None:
         assert self.tap is not None
         out = self.tap.feed(piece, self._now_s)
-        if self._on_first is not None and self.tap.streamed and self.tap.meter.first_token_s is not None:
+        if self._on_first is not None and self.tap.meter.first_token_s is not None:
             on_first, self._on_first = self._on_first, None
             on_first()
         if out:
