@@ -7,6 +7,7 @@ Rule: nothing of ours is imported before `main` runs: it takes half a second, an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -23,6 +24,17 @@ def main() -> None:
 
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.exit(run())
+        code = run()
     except KeyboardInterrupt:
-        os._exit(STOPPED)
+        code = STOPPED
+    if code == STOPPED:
+        _leave()
+    sys.exit(code)
+
+
+def _leave() -> None:
+    """End without the interpreter's own end: an import that Ctrl-C broke off can make that crash."""
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            sys.stdout.flush()
+    os._exit(STOPPED)

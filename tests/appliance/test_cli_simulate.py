@@ -189,7 +189,7 @@ class TestMeasured:
         with pytest.raises(MoeError, match="has measured nothing") as caught:
             run(*self.LINE, state_dir=tmp_path)
         assert "leave out --measured" in caught.value.remedy
-        (tmp_path / NAME).write_text('{"version":1,"engines":[]}')
+        (tmp_path / NAME).write_text('{"version":2,"engines":[]}')
         with pytest.raises(MoeError, match="has measured nothing"):
             run(*self.LINE, state_dir=tmp_path)
 

@@ -175,8 +175,7 @@ async def test_what_the_plugin_counts_is_published_while_that_start_runs(
             await shown(board, known=True)
             # and the next start knows nothing of it
             supervisor.restart()
-            restarted, later = await shown(board, known=False)
-            assert restarted.phase != "ready"
+            _, later = await shown(board, known=False)
             assert later.at_s > nothing.at_s
             async with asyncio.timeout(5):
                 await supervisor.stop()
