@@ -83,8 +83,7 @@ class Prompt:
 
     def is_cold(self) -> bool:
         """Whether it is long by what the cache is believed not to hold."""
-        estimate = self.care.index.estimate(self.print_, self.seat)
-        return estimate.prompt_tokens - estimate.cached_tokens > self.care.cold_tokens
+        return self.price().uncached_tokens > self.care.cold_tokens
 
     def _cost(self, estimate: Estimate) -> Cost:
         curve = self.care.known.curve

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from gateway.ledger.rows import Activity, LedgerState
+from gateway.seats import counted
 from gateway.sizing.capacity import PROMISE
 from gateway.snapshot import GatewaySnapshot, HistoryView
 from gateway.state import EngineState
@@ -174,17 +175,14 @@ def fifth_view(ledger: LedgerState | None) -> FifthView | None:
 
 
 def _said(busy: Activity, kept: bool) -> str:
-    days = _counted(busy.days, "day")
+    days = counted(busy.days, "day")
     if not busy.enough:  # a day's hours count whole: of a first one they would say too much
-        return f"Too little to say yet: {_counted(busy.requests, 'request')} on {days} so far."
+        requests = f"{count(busy.requests)} {'request' if busy.requests == 1 else 'requests'}"
+        return f"Too little to say yet: {requests} on {days} so far."
     chance, promise = fine_percent(busy.above_share), percent(PROMISE)
     more = f"More than {busy.streams} streams were wanted in {chance} of working time"
     rests = f"{hours(busy.hours)} of work on {days}"
     return f"{more}, measured over {rests}: the {promise} promise is {'kept' if kept else 'not kept'}."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{count(number)} {noun if number == 1 else noun + 's'}"
 
 
 def ledger_row(ledger: LedgerState | None, now_s: float) -> LedgerRow | None:

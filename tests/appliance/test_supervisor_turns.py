@@ -95,28 +95,25 @@ async def test_two_restarts_at_once_of_an_engine_at_rest_are_one(tmp_path: Path)
         assert box.looks == 2
 
 
-async def test_a_restart_just_before_the_preparation_answers_prepares_anew(tmp_path: Path) -> None:
+def at_once(restart: Callable[[], None]) -> None:
+    """Just before the preparation answers."""
+    restart()
+
+
+def in_the_next_turn(restart: Callable[[], None]) -> None:
+    """In the turn of the loop in which the run is begun, before an engine of somebody else's is asked."""
+    asyncio.get_running_loop().call_soon(restart)
+
+
+@pytest.mark.parametrize("comes", [at_once, in_the_next_turn])
+async def test_a_restart_as_the_preparation_ends_begins_anew(
+    comes: Callable[[Callable[[], None]], None], tmp_path: Path
+) -> None:
     async with running(tmp_path, FAULT) as box:
         await box.until(lambda engine: engine.phase is Phase.REFUSED)
         box.found = ()
-        box.engine.preparing = box.supervisor.restart
+        box.engine.preparing = lambda: comes(box.supervisor.restart)
         box.supervisor.restart()
-        await box.until(lambda engine: engine.phase is Phase.READY)
-        assert box.looks == 3
-
-
-async def test_a_restart_before_an_engine_of_somebody_elses_is_asked_asks_it_anew(tmp_path: Path) -> None:
-    async with running(tmp_path, FAULT) as box:
-        await box.until(lambda engine: engine.phase is Phase.REFUSED)
-        box.found = ()
-
-        def soon() -> None:
-            asyncio.get_running_loop().call_soon(box.supervisor.restart)
-
-        # when the restart comes in the turn of the loop in which the run is begun
-        box.engine.preparing = soon
-        box.supervisor.restart()
-        # then
         await box.until(lambda engine: engine.phase is Phase.READY)
         assert box.looks == 3
 
