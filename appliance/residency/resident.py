@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,10 @@ from .exchange import Exchange, Rows, as_rows
 from .following import Following
 from .lane import CudaLane
 from .live import Live, half_round_bytes
+from .long_reads import ColdRows, LongReads
 from .options import Options
 from .placing import Placed, Placing, shapes_of
-from .staging import Staging, long_step
+from .staging import ColdPart, Staging, long_step
 from .tensors import Ranges
 from .whole import move_whole
 
@@ -92,12 +93,29 @@ class Resident:
         self._staged = f"steps that read staging, tokens: {said}"
         weights = {placed.number: self._placed_tensors(runner, placed) for runner, placed in layers if placed.ranges}
         aliases = self.ranges.staged(weights if is_used else {})
-        copies = {number: [copy for _, copy in found] for number, found in aliases.items()}
-        self._staging = Staging(CudaLane(self._driver, self._device), copies, above)
+        lane = CudaLane(self._driver, self._device)
+        parts = {
+            placed.number: ColdPart(self._cold_ids(placed), [copy for _, copy in aliases[placed.number]])
+            for _, placed in layers
+            if placed.number in aliases
+        }
+        self._staging = Staging(lane, parts, self._reads(lane, parts), above)
         for runner, placed in layers:
             if found := aliases.get(placed.number):
                 by_address = {w.data_ptr(): alias for w, (alias, _) in zip(weights[placed.number], found, strict=True)}
                 self._at_vllm.stage(runner, self._staging, placed.number, by_address)
+
+    def _cold_ids(self, placed: Placed) -> range:
+        experts = len(placed.rows)
+        return range(experts - len(self._residency.cold_of(placed.number)), experts)
+
+    def _reads(self, lane: CudaLane, parts: Mapping[int, ColdPart]) -> LongReads:
+        """Of what long steps read, by the link's own pace."""
+        bytes_of = {number: sum(copy.size for copy in part.copies) for number, part in parts.items()}
+        largest = max(parts, key=lambda number: bytes_of[number], default=None)
+        pace = 1.0 if largest is None else lane.bytes_per_s(parts[largest].copies)
+        rows = {number: ColdRows(len(part.ids), bytes_of[number] / pace) for number, part in parts.items()}
+        return LongReads(rows, long_step(self._residency.experts, self._residency.top_k))
 
     def _placed_tensors(self, runner: Any, placed: Placed) -> list[torch.Tensor]:
         parameters = runner.routed_experts.named_parameters(recurse=False)
@@ -157,6 +175,7 @@ class Resident:
     def warm(self) -> None:
         """The engine has warmed up: what was counted meanwhile was made up."""
         self.counters.begin()
+        self._staging.forget()
         self._is_warm = True
 
     def step(self, tokens: int) -> None:

@@ -195,13 +195,23 @@ def stage(runner: MoERunner, staging: Staging, layer: int, aliases: Mapping[int,
     if set(aliases) - {experts.w13_weight.data_ptr(), experts.w2_weight.data_ptr()}:
         raise ResidencyError(f"{runner.layer_name}: its kernel is given other weights; run without a plan")
 
-    def staged(hidden_states: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *rest: Any, **named: Any) -> Any:
+    def staged(
+        hidden_states: torch.Tensor,
+        w1: torch.Tensor,
+        w2: torch.Tensor,
+        topk_weights: torch.Tensor,
+        topk_ids: torch.Tensor,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
+        tokens = len(hidden_states)
+        if tokens <= staging.above:
+            return apply(hidden_states, w1, w2, topk_weights, topk_ids, *rest, **named)
         with ending():
-            is_staged = staging.before(layer, len(hidden_states))
-        if not is_staged:
-            return apply(hidden_states, w1, w2, *rest, **named)
-        w1, w2 = (aliases.get(weight.data_ptr(), weight) for weight in (w1, w2))
-        found = apply(hidden_states, w1, w2, *rest, **named)
+            is_staged = staging.before(layer, tokens, topk_ids)
+        if is_staged:
+            w1, w2 = (aliases.get(weight.data_ptr(), weight) for weight in (w1, w2))
+        found = apply(hidden_states, w1, w2, topk_weights, topk_ids, *rest, **named)
         with ending():
             staging.after(layer)
         return found

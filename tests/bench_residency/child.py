@@ -147,9 +147,9 @@ class Child:
         return gaps
 
     def prefill(self, name: str) -> None:
-        """Tokens/s of prompts that are one chunk each; the better of two."""
+        """Tokens/s of prompts that are one chunk each; the best of three."""
         self._greedy(prompt_of(2048, 1), 1)
-        self.found[name] = {size: round(size / min(self._first(size), self._first(size))) for size in CHUNKS}
+        self.found[name] = {size: round(size / min(self._first(size) for _ in range(3))) for size in CHUNKS}
 
     def _first(self, size: int) -> float:
         self._next += 1
@@ -159,17 +159,19 @@ class Child:
 
     def follow_shift(self, exponent: float, lead_s: float, after_s: float, shift: int) -> None:
         """Four streams; after `lead_s` the hot experts are others, and `after_s` later it ends. Gaps between tokens,
-        and visits to cold experts over time, against those under the best placement that stays, chosen afterwards;
-        gaps around a question to the worker are left out."""
-        began, shifted, gaps, rows = time.monotonic(), False, [], []
+        those in which a prompt was read apart, and visits to cold experts over time, against those under the best
+        placement that stays, chosen afterwards; gaps around a question to the worker are left out."""
+        began, shifted, rows = time.monotonic(), False, []
+        gaps: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
         live: set[str] = set()
         last: dict[str, float] = {}
         while (at := time.monotonic() - began) < lead_s + after_s:
             live |= {self._start(2000) for _ in range(4 - len(live))}
-            for output in self._llm.llm_engine.step():
-                now = time.perf_counter()
+            outputs = self._llm.llm_engine.step()
+            has_prompt, now = any(output.request_id not in last for output in outputs), time.perf_counter()
+            for output in outputs:
                 if output.request_id in last:
-                    gaps.append((now - last[output.request_id], round(at, 1)))
+                    gaps[has_prompt].append((now - last[output.request_id], round(at, 1)))
                 last[output.request_id] = now
                 if output.finished:
                     live.discard(output.request_id)
@@ -184,12 +186,13 @@ class Child:
                 rows.append({"at": round(at, 1)} | self._rpc("following"))
                 last.clear()
         self._llm.llm_engine.abort_request(list(live))
-        ordered = sorted(gap for gap, _ in gaps)
+        ordered = sorted(gap for gap, _ in gaps[False])
         of = {"median": 0.5, "p99": 0.99, "p999": 0.999}
         found = {name: round(1e3 * ordered[int(share * len(ordered))], 2) for name, share in of.items()}
         best = self._rpc("best_since_mark")
         seen = {"best": best, "settled_s": settled([row for row in rows if row["at"] >= lead_s], best)}
-        self.found["follow"] = {**seen, "gaps": len(gaps), "ms": found, "worst": sorted(gaps)[-8:], "rows": rows}
+        worst = {"worst": sorted(gaps[False])[-8:], "worst_with_prompt": sorted(gaps[True])[-8:]}
+        self.found["follow"] = {**seen, "gaps": len(ordered), "ms": found, **worst, "rows": rows}
 
 
 def prompt_of(size: int, seed: int) -> list[int]:

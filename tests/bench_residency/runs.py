@@ -15,7 +15,6 @@ from typing import Any
 from appliance.plan.order import Step, candidates, coldest_first, level
 from appliance.residency.document import FILE, Residency, text
 from appliance.residency.options import FOLDER, FOLLOW
-from appliance.residency.staging import long_step
 from tests.bench_residency.models import BACKENDS, HUGE, MIDDLE, SMALL, WIDE, Shape, checkpoint, config
 from tests.bench_residency.running import Run
 from tests.bench_residency.workers_named import ALL_VRAM, DIES_LOADING, ENLIVEN, PLACED, STOCK, STRATEGY, UNMAPPED
@@ -102,16 +101,27 @@ def _dummy(where: Where, shape: Shape) -> tuple[dict[str, Any], dict[str, str]]:
     return llm, {"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": STRATEGY, ENLIVEN: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
 
 
+def _always(name: str) -> list[list[Any]]:
+    """Prefill with long steps that do not choose where they read."""
+    steps: list[list[Any]] = []
+    for how in ("staging", "in place"):
+        steps += [["rpc", "", "read_long", how], ["prefill", f"{name}, {how}"]]
+    return [*steps, ["rpc", "", "read_long", "chosen"]]
+
+
+def _counted(name: str) -> list[list[Any]]:
+    """Decode, and the share of its visits that were to cold experts."""
+    return [["rpc", "", "cold_visits"], ["decode", f"{name}_counted"], ["rpc", f"{name}_cold_visits", "cold_visits"]]
+
+
 def _pace(where: Where) -> list[Run]:
     llm, env = _dummy(where, MIDDLE)
     even = [["rpc", "", "skew", 0], ["decode", "even"], ["prefill", "even_prefill"]]
     skewed = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
-    in_place = [["rpc", "", "stage_above", 1 << 30], ["prefill", "even_prefill_in_place"]]
-    staged = [["rpc", "", "stage_above", long_step(MIDDLE.experts, MIDDLE.top_k)]]
-    counted = [["rpc", "", "cold_visits"], ["decode", "even_counted"], ["rpc", "cold_visits", "cold_visits"]]
-    ours = [*even, *counted, *in_place, *staged, *skewed, ["rpc", "", "cold_visits"], ["decode", "skewed_counted"]]
-    ours += [["rpc", "skewed_cold_visits", "cold_visits"], in_place[0], ["prefill", "skewed_prefill_in_place"]]
-    ours += [["rpc", "copy_rate", "copy_rate"]]
+    reads: list[Any] = ["rpc", "", "long_reads"]
+    ours = [reads, *even, ["rpc", "even_reads", "long_reads"], *_counted("even"), *_always("even_prefill")]
+    ours += [reads, *skewed, ["rpc", "skewed_reads", "long_reads"], *_counted("skewed")]
+    ours += [*_always("skewed_prefill"), ["rpc", "copy_rate", "copy_rate"]]
     runs = [Run("stock", llm | {"worker_cls": STOCK}, [*even, *skewed], env)]
     for share, cold in SHARES.items():
         every, off = LAYERS_OFF[share]
@@ -140,7 +150,7 @@ def follow(where: Where) -> list[Run]:
 def _shift(where: Where, name: str, shape: Shape) -> Run:
     llm, env = _dummy(where, shape)
     file = {FILE: str(document(where, shape, shape.experts // 3, scattered=False)), FOLDER: str(where.folder)}
-    steps = [["rpc", "", "skew", GENTLE], ["follow_shift", GENTLE, 15, 60, shape.experts // 2]]
+    steps = [["rpc", "", "skew", GENTLE], ["follow_shift", GENTLE, 15, 45, shape.experts // 2]]
     return Run(name, llm | {"worker_cls": PLACED}, steps, env | file)
 
 
@@ -177,8 +187,7 @@ def budgets(where: Where) -> list[Run]:
     skew: list[Any] = ["rpc", "", "skew", ZIPF, 0, SPREAD]
     counting: list[list[Any]] = [skew, *(["decode", "counting"] for _ in range(16))]
     visits: list[list[Any]] = [["rpc", "", "cold_visits"], ["decode", "skewed"], ["rpc", "cold_visits", "cold_visits"]]
-    in_place = [["rpc", "", "stage_above", 1 << 30], ["prefill", "skewed_prefill_in_place"]]
-    steps = [skew, *visits, ["prefill", "skewed_prefill"], *in_place, ["rpc", "placed", "placed"]]
+    steps = [skew, *visits, ["prefill", "skewed_prefill"], *_always("skewed_prefill"), ["rpc", "placed", "placed"]]
     runs = [replace(ours, name="budgets-counting", steps=counting, env=ours.env | {FOLDER: str(state)})]
     for name, order in (("level", level), ("visits", None)):
         file = where.folder / f"budgets-{name}.json"

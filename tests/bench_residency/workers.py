@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread, Timer
@@ -15,6 +14,8 @@ import torch
 from moe_residency import resident
 from moe_residency.driver import CudaDriver, Place
 from moe_residency.following import Figures, Following
+from moe_residency.long_reads import LongReads, SeenLayer
+from moe_residency.staging import Staging
 from moe_residency.tensors import Ranges, tensor_at
 from moe_residency.worker import ResidentWorker
 from vllm.compilation.counter import compilation_counter
@@ -64,6 +65,17 @@ def _heard_too(following: Following, *arguments: Any) -> Figures:
 
 
 Following.hear = _heard_too
+_read = {True: 0, False: 0}
+_before = Staging.before
+
+
+def _before_too(staging: Staging, *arguments: Any) -> bool:
+    is_staged = _before(staging, *arguments)
+    _read[is_staged] += 1
+    return is_staged
+
+
+Staging.before = _before_too
 
 
 def _die_in(seconds: float) -> None:
@@ -149,6 +161,20 @@ class _Peak(Thread):
         self._look()
 
 
+class _Always(LongReads):
+    """Not chosen."""
+
+    def __init__(self, is_staged: bool) -> None:
+        super().__init__({}, 1)
+        self._is_staged = is_staged
+
+    def is_staged(self, layer: int, tokens: int, *, is_ahead: bool) -> bool:
+        return self._is_staged
+
+    def seen(self, seen: SeenLayer) -> None:
+        pass
+
+
 def _first_rank(asked: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Only the rank that decides has an answer."""
     return lambda worker: asked(worker) if worker.rank == 0 else None
@@ -175,9 +201,17 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
             "layers": len(placing.layers),
         }
 
-    def stage_above(self, tokens: int) -> None:
-        """Another limit for staging."""
-        self._resident._staging.above = tokens
+    def read_long(self, how: str) -> None:
+        """Long steps read as they choose ("chosen"), or always from "staging", or "in place"."""
+        staging = self._resident._staging
+        self._chosen = getattr(self, "_chosen", staging._reads)
+        staging._reads = self._chosen if how == "chosen" else _Always(how == "staging")
+
+    def long_reads(self) -> dict[str, int]:
+        """Layers of long steps since the last call: read from staging, and in place."""
+        found = {"staging": _read[True], "in_place": _read[False]}
+        _read.update({True: 0, False: 0})
+        return found
 
     def follow(self, is_on: bool) -> None:
         """Whether rows may be exchanged."""
@@ -237,15 +271,17 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
     def staged_rows_equal(self) -> bool:
         """Whether each layer's alias, once staged, shows the bytes of its own range."""
         staging, equal = self._resident._staging, True
-        for layer, copies in staging._copies.items():
-            staging.before(layer, staging.above + 1)
+        self.read_long("staging")
+        for layer, part in staging._layers.items():
+            staging.before(layer, staging.above + 1, torch.zeros(1, device=self.device))
             torch.cuda.synchronize()
-            for copy in copies:
+            for copy in part.copies:
                 sides = (copy.target, copy.source)
                 target, source = (tensor_at(at, (copy.size,), torch.uint8, self.device) for at in sides)
                 equal &= bool((target == source).all())
             staging.after(layer)
         torch.cuda.synchronize()
+        self.read_long("chosen")
         return equal
 
     def swap_at_random(self, count: int, seed: int) -> None:
@@ -266,15 +302,11 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
     def copy_rate(self) -> float:
         """Of the copy engine from the host's pages to VRAM, bytes/s."""
         staging = self._resident._staging
-        copy = max((copy for copies in staging._copies.values() for copy in copies), key=lambda one: one.size)
-        for _ in range(2):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            staging._lane.copy_behind_model([copy] * 8).synchronize()
-            seconds = time.perf_counter() - began
-        for layer in staging._copies:
+        part = max(staging._layers.values(), key=lambda part: sum(copy.size for copy in part.copies))
+        rate = float(staging._lane.bytes_per_s(part.copies))
+        for layer in staging._layers:
             staging.exchanged(layer)  # their parts hold that layer's rows now
-        return 8 * copy.size / seconds
+        return rate
 
 
 class UnmappedWorker(PlacedWorker):

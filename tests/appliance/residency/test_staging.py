@@ -9,15 +9,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.residency.staging import PARTS, Copy, Staging, long_step
+from appliance.residency.long_reads import ColdRows, LongReads, SeenLayer
+from appliance.residency.staging import PARTS, ColdPart, Copy, Lane, Staging, long_step
 
 LAYERS = 7
 ABOVE = 100
-LONG, SHORT = ABOVE + 1, ABOVE
+LONG = ABOVE + 1
+
+
+class Told(LongReads):
+    """Stages what it is told to. `asked`: the layers, and whether ahead."""
+
+    def __init__(self, *in_place: int) -> None:
+        super().__init__({layer: ColdRows(1, 1.0) for layer in range(LAYERS)}, ABOVE)
+        self.in_place = set(in_place)
+        self.asked: list[tuple[int, bool]] = []
+
+    def is_staged(self, layer: int, tokens: int, *, is_ahead: bool) -> bool:
+        self.asked.append((layer, is_ahead))
+        return layer not in self.in_place
+
+
+class Sight:
+    """Half of a lane: each look finds so many readings and takes a second."""
+
+    def __init__(self) -> None:
+        self.looked: list[range] = []
+
+    def look(self, visited: object, cold: range) -> None:
+        self.looked.append(cold)
+
+    def seen(self) -> tuple[int, float]:
+        return 5, float(len(self.looked))
 
 
 @dataclass
-class OrderedLane:
+class OrderedLane(Sight):
     """Two streams: a copy runs at any moment after all that stood on the model's stream when it began, and what reads
     it after it. `is_latest` has each copy run as late, else as early as that allows."""
 
@@ -26,6 +53,7 @@ class OrderedLane:
     staging: dict[int, int] = field(default_factory=dict)
     _waiting: list[Sequence[Copy]] = field(default_factory=list)
     _begun: int = 0
+    looked: list[range] = field(default_factory=list)
 
     def copy_behind_model(self, copies: Sequence[Copy]) -> object:
         self._waiting.append(copies)
@@ -45,45 +73,45 @@ class OrderedLane:
         self._begun = max(self._begun, count)
 
 
-def staging_over(lane: OrderedLane) -> Staging:
+def staging_over(lane: Lane, reads: LongReads | None = None, layers: int = LAYERS) -> Staging:
     """Layer n's rows are at address n; its part is n modulo PARTS."""
-    return Staging(lane, {layer: [Copy(layer % PARTS, layer, 1)] for layer in range(LAYERS)}, ABOVE)
+    parts = {layer: ColdPart(range(layer, layer + 1), [Copy(layer % PARTS, layer, 1)]) for layer in range(layers)}
+    return Staging(lane, parts, reads or Told(), ABOVE)
 
 
-def run_layer(staging: Staging, lane: OrderedLane, layer: int, tokens: int) -> bool:
+def run_layer(staging: Staging, lane: OrderedLane, layer: int) -> bool:
     """Whether staging was read; what was read is right."""
-    is_staged = staging.before(layer, tokens)
+    is_staged = staging.before(layer, LONG, None)
     if is_staged:
         assert lane.staging[layer % PARTS] == lane.rows[layer]
-        staging.after(layer)
+    staging.after(layer)
     return is_staged
 
 
-STEP = st.tuples(
-    st.sampled_from([LONG, SHORT]),
-    st.booleans(),
-    st.lists(st.integers(0, LAYERS - 1), max_size=10),
-    st.sets(st.integers(0, LAYERS - 1)),
-)
+SOME = st.sets(st.integers(0, LAYERS - 1))
+STEP = st.tuples(st.booleans(), st.lists(st.integers(0, LAYERS - 1), max_size=10), SOME, SOME)
 
 
 @given(steps=st.lists(STEP, max_size=8), is_latest=st.booleans())
 def test_every_long_layer_reads_its_own_rows_as_they_are_now(
-    steps: list[tuple[int, bool, list[int], set[int]]], is_latest: bool
+    steps: list[tuple[bool, list[int], set[int], set[int]]], is_latest: bool
 ) -> None:
-    lane = OrderedLane(is_latest, rows={layer: layer for layer in range(LAYERS)})
-    staging = staging_over(lane)
-    for number, (tokens, is_in_order, some, exchanged) in enumerate(steps, 1):
+    """In any order, some of them exchanged, some of them in place, and others each time."""
+    lane, reads = OrderedLane(is_latest, rows={layer: layer for layer in range(LAYERS)}), Told()
+    staging = staging_over(lane, reads)
+    for number, (is_in_order, some, exchanged, in_place) in enumerate(steps, 1):
         for layer in exchanged:
             lane.rows[layer] = 100 * number + layer
             staging.exchanged(layer)
+        reads.in_place = in_place
         for layer in range(LAYERS) if is_in_order else some:
-            assert run_layer(staging, lane, layer, tokens) == (tokens == LONG)
+            assert run_layer(staging, lane, layer) or layer in in_place
 
 
 @dataclass
-class CountingLane:
+class CountingLane(Sight):
     copied: list[int] = field(default_factory=list)
+    looked: list[range] = field(default_factory=list)
 
     def copy_behind_model(self, copies: Sequence[Copy]) -> object:
         self.copied += [copy.source for copy in copies]
@@ -95,26 +123,58 @@ class CountingLane:
 
 def test_in_order_each_layer_is_copied_once_and_its_copy_begins_two_layers_ahead() -> None:
     lane = CountingLane()
-    staging = Staging(lane, {layer: [Copy(layer % PARTS, layer, 1)] for layer in range(LAYERS)}, ABOVE)
+    staging = staging_over(lane)
     for layer in range(LAYERS):
-        assert staging.before(layer, LONG)
+        assert staging.before(layer, LONG, None)
         assert lane.copied == list(range(min(layer + PARTS, LAYERS)))
         staging.after(layer)
         assert lane.copied == list(range(min(layer + PARTS + 1, LAYERS)))
 
 
-def test_a_short_step_copies_nothing() -> None:
+def test_a_layer_read_in_place_is_not_copied_and_those_around_it_are() -> None:
     lane = CountingLane()
-    assert not Staging(lane, {3: [Copy(0, 3, 1)]}, ABOVE).before(3, SHORT)
-    assert lane.copied == []
+    staging = staging_over(lane, Told(0, 3))
+    read = []
+    for layer in range(LAYERS):
+        read.append(staging.before(layer, LONG, None))
+        staging.after(layer)
+    assert read == [False, True, True, False, True, True, True]
+    assert lane.copied == [1, 2, 4, 5, 6]
+
+
+def test_a_layer_is_asked_about_ahead_and_once_more_when_more_was_seen() -> None:
+    reads = Told(*range(LAYERS))
+    staging = staging_over(CountingLane(), reads)
+    staging.before(2, LONG, None)
+    assert reads.asked == [(2, False), (3, True)]
+    staging.after(2)
+    assert reads.asked[2:] == [(3, False), (4, True)]
+
+
+def test_what_was_seen_is_told_with_how_it_was_read_and_steps_are_told_apart() -> None:
+    reads, told = Told(1), []
+    reads.seen = told.append  # type: ignore[method-assign]
+    reads.begin_step = lambda: told.append("step")  # type: ignore[method-assign]
+    staging = staging_over(CountingLane(), reads)
+    for layer in (0, 1, 1, 2, 0):
+        staging.before(layer, LONG + layer, None)
+        staging.after(layer)
+    seen = [SeenLayer(layer, LONG + layer, 5, at, layer != 1) for at, layer in enumerate((0, 1, 1, 2, 0), 1)]
+    assert told == ["step", *seen[:2], "step", *seen[2:4], "step", seen[4]]
+
+
+def test_the_cold_rows_of_the_layer_are_looked_at() -> None:
+    lane = CountingLane()
+    staging_over(lane).before(3, LONG, None)
+    assert lane.looked == [range(3, 4)]
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_few_layers_take_turns_too(layers: int) -> None:
     lane = OrderedLane(is_latest=True, rows={layer: layer for layer in range(layers)})
-    staging = Staging(lane, {layer: [Copy(layer % PARTS, layer, 1)] for layer in range(layers)}, ABOVE)
+    staging = staging_over(lane, layers=layers)
     for _ in range(3):
-        assert all(run_layer(staging, lane, layer, LONG) for layer in range(layers))
+        assert all(run_layer(staging, lane, layer) for layer in range(layers))
 
 
 @pytest.mark.parametrize(("experts", "top_k", "tokens"), [(128, 8, 1024), (384, 6, 4096), (8, 2, 256), (2, 2, 64)])
