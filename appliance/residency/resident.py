@@ -3,8 +3,8 @@
 Rules:
 - What needs VRAM is made before the engine measures what is left for the KV cache.
 - Draft layers are placed and staged, but not exchanged: nobody says how many of their tokens are real.
-- Steps are counted up to the size of the largest CUDA graph, or of the longest step in which all streams decode: a
-  longer one visits nearly every expert, and what it reads from staging it reads whatever is visited.
+- Steps are counted up to the size of the largest CUDA graph, or of the longest step in which all streams decode: in a
+  longer one many tokens share what they read, and their visits would outweigh those that each cost a reading.
 - Rows are exchanged once the engine is warm, and only by steps that the engine itself runs.
 - What fails before the engine serves gives everything back.
 """
