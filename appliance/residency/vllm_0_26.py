@@ -17,6 +17,7 @@ from vllm.config import VllmConfig
 from vllm.distributed.eplb.eplb_state import EplbLayerState
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.model_executor.custom_op import PluggableLayer
+from vllm.model_executor.layers.fused_moe.fused_moe import try_get_optimal_moe_config
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
@@ -26,7 +27,7 @@ from .ending import ending
 from .errors import ResidencyError
 from .placing import Placed, Placing
 from .resident import Steps
-from .staging import Staging
+from .staging import TILE_TOKENS, Staging
 
 METHODS: Mapping[str, tuple[str, str, str]] = {
     "UnquantizedFusedMoEMethod": ("unquantized_backend", "TRITON", "triton"),
@@ -208,15 +209,30 @@ def stage(runner: MoERunner, staging: Staging, layer: int, aliases: Mapping[int,
         if tokens <= staging.above:
             return apply(hidden_states, w1, w2, topk_weights, topk_ids, *rest, **named)
         with ending():
-            is_staged = staging.before(layer, tokens, topk_ids)
+            tile = _tile(experts, w1, w2, topk_ids, hidden_states.dtype)
+            is_staged = staging.before(layer, tokens, topk_ids, tile)
         if is_staged:
             w1, w2 = (aliases.get(weight.data_ptr(), weight) for weight in (w1, w2))
         found = apply(hidden_states, w1, w2, topk_weights, topk_ids, *rest, **named)
         with ending():
-            staging.after(layer)
+            staging.after(layer, tokens)
         return found
 
     kernel.apply = staged
+
+
+def _tile(
+    experts: RoutedExperts, w1: torch.Tensor, w2: torch.Tensor, topk_ids: torch.Tensor, dtype: torch.dtype
+) -> int:
+    """Tokens of an expert that a layer's kernel computes with one reading of its rows (experts/triton_moe.py)."""
+    method = experts.quant_method
+    if METHODS[type(method).__name__][2] != "triton":
+        return TILE_TOKENS
+    kernel = method.moe_kernel.impl.fused_experts
+    named = kernel.quant_config.config_name(dtype)
+    tokens, top_k = topk_ids.shape
+    found = try_get_optimal_moe_config(w1.size(), w2.size(), top_k, named, tokens, block_shape=kernel.block_shape)
+    return int(found["BLOCK_SIZE_M"])
 
 
 @contextmanager

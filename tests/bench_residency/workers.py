@@ -15,7 +15,7 @@ from moe_residency import resident
 from moe_residency.driver import CudaDriver, Place
 from moe_residency.following import Figures, Following
 from moe_residency.long_reads import LongReads, SeenLayer
-from moe_residency.staging import Staging
+from moe_residency.staging import TILE_TOKENS, Staging
 from moe_residency.tensors import Ranges, tensor_at
 from moe_residency.worker import ResidentWorker
 from vllm.compilation.counter import compilation_counter
@@ -168,7 +168,7 @@ class _Always(LongReads):
         super().__init__({}, 1)
         self._is_staged = is_staged
 
-    def is_staged(self, layer: int, tokens: int, *, is_ahead: bool) -> bool:
+    def is_staged(self, step: int, layer: int, tokens: int, *, is_ahead: bool) -> bool:
         return self._is_staged
 
     def seen(self, seen: SeenLayer) -> None:
@@ -273,13 +273,13 @@ class PlacedWorker(Seen, ResidentWorker):  # type: ignore[misc]
         staging, equal = self._resident._staging, True
         self.read_long("staging")
         for layer, part in staging._layers.items():
-            staging.before(layer, staging.above + 1, torch.zeros(1, device=self.device))
+            staging.before(layer, staging.above + 1, torch.zeros(1, device=self.device), TILE_TOKENS)
             torch.cuda.synchronize()
             for copy in part.copies:
                 sides = (copy.target, copy.source)
                 target, source = (tensor_at(at, (copy.size,), torch.uint8, self.device) for at in sides)
                 equal &= bool((target == source).all())
-            staging.after(layer)
+            staging.after(layer, staging.above + 1)
         torch.cuda.synchronize()
         self.read_long("chosen")
         return equal

@@ -142,11 +142,14 @@ class NowLane:
     def hold_model(self, copied: object) -> None:
         pass
 
-    def look(self, visited: torch.Tensor, cold: range) -> None:
-        self._readings = int(readings_of(visited, cold))
+    def look(self, visited: torch.Tensor, cold: range, tile: int) -> int:
+        return int(readings_of(visited, cold, tile))
 
-    def seen(self) -> tuple[int, float]:
-        return self._readings, 0.0
+    def begin(self, look: int) -> None:
+        pass
+
+    def found(self, look: int, *, is_awaited: bool) -> tuple[int, float]:
+        return look, 0.0
 
     def bytes_per_s(self, copies: Sequence[Copy]) -> float:
         return 1e9
@@ -196,10 +199,10 @@ def aliases_show_every_row_through_exchanges() -> None:
     )
     for step in range(20):
         for number, found in aliases.items():
-            assert staging.before(number, 101, everything)
+            assert staging.before(number, 101, everything, 64)
             for weight, (alias, _) in zip(weights[number], found, strict=True):
                 assert (alias == weight).all(), (step, number)
-            staging.after(number)
+            staging.after(number, 101)
         number = chance.choice(list(cold))
         placed = layers[number][0]
         staging.exchanged(number)
@@ -265,11 +268,18 @@ class Kernel:
         return torch.stack([w1[ids, 0, 0], w2[ids, 0, 0]])
 
 
+class AutoAWQMoEMethod:
+    """By its name."""
+
+    def __init__(self) -> None:
+        self.moe_kernel = Kernel()
+
+
 def runner_of(number: int, experts: torch.nn.Module) -> MoERunner:
     """What vLLM keeps of a layer."""
     runner = MoERunner.__new__(MoERunner)
     torch.nn.Module.__init__(runner)
-    experts.quant_method = SimpleNamespace(moe_kernel=Kernel())
+    experts.quant_method = AutoAWQMoEMethod()
     runner.layer_name = f"model.layers.{number}.mlp.experts"
     runner.routed_experts, runner.router = experts, SimpleNamespace(eplb_state=None)
     return runner

@@ -81,7 +81,8 @@ class VllmSettings(Declared):
     staging_tokens: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] | None = None
     """For placement = "residency": in a step of more tokens a layer that visits many of its experts in host RAM reads
     them from VRAM, where all of them are copied ahead. 0 = no VRAM is set aside for it, and long prompts are read
-    several times slower. Default: as many as bring 64 to each expert, 1024 for 128 experts of which a token visits 8."""
+    several times slower. Default: as many as bring 64 to each expert, 1024 for 128 experts of which a token visits
+    8."""
     plan_args: tuple[str, ...] = ()
     """For placement = "command": arguments that tell an engine with such a patch, with `{plan_file}`, `{experts_json}`,
     `{engram}` and `{tensors}` filled in from the plan. Default: none."""

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.residency.long_reads import ColdRows, LongReads, SeenLayer
-from appliance.residency.staging import PARTS, ColdPart, Copy, Lane, Staging, long_step
+from appliance.residency.staging import AWAITED, PARTS, ColdPart, Copy, Lane, Staging, long_step
 
 LAYERS = 7
 ABOVE = 100
 LONG = ABOVE + 1
+TILE = 64
 
 
 class Told(LongReads):
@@ -25,22 +26,32 @@ class Told(LongReads):
         self.in_place = set(in_place)
         self.asked: list[tuple[int, bool]] = []
 
-    def is_staged(self, layer: int, tokens: int, *, is_ahead: bool) -> bool:
+    def is_staged(self, step: int, layer: int, tokens: int, *, is_ahead: bool) -> bool:
         self.asked.append((layer, is_ahead))
         return layer not in self.in_place
 
 
+@dataclass
 class Sight:
-    """Half of a lane: each look finds so many readings and takes a second."""
+    """Half of a lane: each look finds its number. `is_late`: only those that are awaited are there."""
 
-    def __init__(self) -> None:
-        self.looked: list[range] = []
+    is_late: bool = False
+    looked: list[tuple[range, int]] = field(default_factory=list)
+    begun: list[object] = field(default_factory=list)
+    awaited: list[object] = field(default_factory=list)
 
-    def look(self, visited: object, cold: range) -> None:
-        self.looked.append(cold)
+    def look(self, visited: object, cold: range, tile: int) -> object:
+        self.looked.append((cold, tile))
+        return len(self.looked)
 
-    def seen(self) -> tuple[int, float]:
-        return 5, float(len(self.looked))
+    def begin(self, look: object) -> None:
+        self.begun.append(look)
+
+    def found(self, look: object, *, is_awaited: bool) -> tuple[int, float] | None:
+        if is_awaited:
+            self.awaited.append(look)
+        assert isinstance(look, int)
+        return (look, look / 10) if is_awaited or not self.is_late else None
 
 
 @dataclass
@@ -48,12 +59,11 @@ class OrderedLane(Sight):
     """Two streams: a copy runs at any moment after all that stood on the model's stream when it began, and what reads
     it after it. `is_latest` has each copy run as late, else as early as that allows."""
 
-    is_latest: bool
+    is_latest: bool = False
     rows: dict[int, int] = field(default_factory=dict)
     staging: dict[int, int] = field(default_factory=dict)
     _waiting: list[Sequence[Copy]] = field(default_factory=list)
     _begun: int = 0
-    looked: list[range] = field(default_factory=list)
 
     def copy_behind_model(self, copies: Sequence[Copy]) -> object:
         self._waiting.append(copies)
@@ -81,10 +91,10 @@ def staging_over(lane: Lane, reads: LongReads | None = None, layers: int = LAYER
 
 def run_layer(staging: Staging, lane: OrderedLane, layer: int) -> bool:
     """Whether staging was read; what was read is right."""
-    is_staged = staging.before(layer, LONG, None)
+    is_staged = staging.before(layer, LONG, None, TILE)
     if is_staged:
         assert lane.staging[layer % PARTS] == lane.rows[layer]
-    staging.after(layer)
+    staging.after(layer, LONG)
     return is_staged
 
 
@@ -97,7 +107,7 @@ def test_every_long_layer_reads_its_own_rows_as_they_are_now(
     steps: list[tuple[bool, list[int], set[int], set[int]]], is_latest: bool
 ) -> None:
     """In any order, some of them exchanged, some of them in place, and others each time."""
-    lane, reads = OrderedLane(is_latest, rows={layer: layer for layer in range(LAYERS)}), Told()
+    lane, reads = OrderedLane(is_latest=is_latest, rows={layer: layer for layer in range(LAYERS)}), Told()
     staging = staging_over(lane, reads)
     for number, (is_in_order, some, exchanged, in_place) in enumerate(steps, 1):
         for layer in exchanged:
@@ -111,7 +121,6 @@ def test_every_long_layer_reads_its_own_rows_as_they_are_now(
 @dataclass
 class CountingLane(Sight):
     copied: list[int] = field(default_factory=list)
-    looked: list[range] = field(default_factory=list)
 
     def copy_behind_model(self, copies: Sequence[Copy]) -> object:
         self.copied += [copy.source for copy in copies]
@@ -125,9 +134,9 @@ def test_in_order_each_layer_is_copied_once_and_its_copy_begins_two_layers_ahead
     lane = CountingLane()
     staging = staging_over(lane)
     for layer in range(LAYERS):
-        assert staging.before(layer, LONG, None)
+        assert staging.before(layer, LONG, None, TILE)
         assert lane.copied == list(range(min(layer + PARTS, LAYERS)))
-        staging.after(layer)
+        staging.after(layer, LONG)
         assert lane.copied == list(range(min(layer + PARTS + 1, LAYERS)))
 
 
@@ -136,8 +145,8 @@ def test_a_layer_read_in_place_is_not_copied_and_those_around_it_are() -> None:
     staging = staging_over(lane, Told(0, 3))
     read = []
     for layer in range(LAYERS):
-        read.append(staging.before(layer, LONG, None))
-        staging.after(layer)
+        read.append(staging.before(layer, LONG, None, TILE))
+        staging.after(layer, LONG)
     assert read == [False, True, True, False, True, True, True]
     assert lane.copied == [1, 2, 4, 5, 6]
 
@@ -145,28 +154,74 @@ def test_a_layer_read_in_place_is_not_copied_and_those_around_it_are() -> None:
 def test_a_layer_is_asked_about_ahead_and_once_more_when_more_was_seen() -> None:
     reads = Told(*range(LAYERS))
     staging = staging_over(CountingLane(), reads)
-    staging.before(2, LONG, None)
+    staging.before(2, LONG, None, TILE)
     assert reads.asked == [(2, False), (3, True)]
-    staging.after(2)
+    staging.after(2, LONG)
     assert reads.asked[2:] == [(3, False), (4, True)]
 
 
-def test_what_was_seen_is_told_with_how_it_was_read_and_steps_are_told_apart() -> None:
-    reads, told = Told(1), []
-    reads.seen = told.append  # type: ignore[method-assign]
-    reads.begin_step = lambda: told.append("step")  # type: ignore[method-assign]
-    staging = staging_over(CountingLane(), reads)
-    for layer in (0, 1, 1, 2, 0):
-        staging.before(layer, LONG + layer, None)
-        staging.after(layer)
-    seen = [SeenLayer(layer, LONG + layer, 5, at, layer != 1) for at, layer in enumerate((0, 1, 1, 2, 0), 1)]
-    assert told == ["step", *seen[:2], "step", *seen[2:4], "step", seen[4]]
+class Hearing(Told):
+    """`told`: what it heard."""
+
+    def __init__(self, *in_place: int) -> None:
+        super().__init__(*in_place)
+        self.told: list[SeenLayer] = []
+
+    def seen(self, seen: SeenLayer) -> None:
+        self.told.append(seen)
 
 
-def test_the_cold_rows_of_the_layer_are_looked_at() -> None:
+def run_in_order(staging: Staging, *layers: int) -> None:
+    for layer in layers:
+        staging.before(layer, LONG + layer, None, TILE)
+        staging.after(layer, LONG + layer)
+
+
+def test_what_was_seen_is_told_with_its_step_and_how_it_was_read() -> None:
+    reads = Hearing(1)
+    run_in_order(staging_over(CountingLane(), reads), 0, 1, 1, 2, 0)
+    steps = [(1, 0), (1, 1), (2, 1), (2, 2), (3, 0)]
+    assert reads.told == [
+        SeenLayer(step, layer, LONG + layer, look, look / 10, layer != 1) for look, (step, layer) in enumerate(steps, 1)
+    ]
+
+
+def test_only_the_first_layers_of_a_step_are_awaited_and_the_others_are_heard_of_later() -> None:
+    lane, reads = CountingLane(is_late=True), Hearing()
+    staging = staging_over(lane, reads)
+    run_in_order(staging, *range(LAYERS))
+    assert [one.layer for one in reads.told] == list(range(AWAITED))
+    run_in_order(staging, 0)
+    assert [(one.step, one.layer) for one in reads.told[AWAITED:]] == [
+        *((1, n) for n in range(AWAITED, LAYERS)),
+        (2, 0),
+    ]
+    assert len(lane.awaited) == LAYERS + 1
+
+
+def test_what_is_there_is_heard_of_before_a_step_begins() -> None:
+    lane, reads = CountingLane(is_late=True), Hearing()
+    staging = staging_over(lane, reads)
+    run_in_order(staging, *range(LAYERS))
+    lane.is_late = False
+    staging.before(0, LONG, None, TILE)
+    assert [one.layer for one in reads.told] == list(range(LAYERS))
+
+
+def test_what_was_made_up_is_heard_of_and_forgotten() -> None:
+    lane, reads = CountingLane(is_late=True), LongReads({layer: ColdRows(1, 1.0) for layer in range(LAYERS)}, ABOVE)
+    staging = staging_over(lane, reads)
+    run_in_order(staging, *range(LAYERS))
+    staging.forget()
+    assert lane.awaited == list(range(1, LAYERS + 1))
+    assert reads.is_staged(9, 3, LONG, is_ahead=True), "as if it had never been seen"
+
+
+def test_the_cold_rows_of_the_layer_are_looked_at_before_its_kernel_begins() -> None:
     lane = CountingLane()
-    staging_over(lane).before(3, LONG, None)
-    assert lane.looked == [range(3, 4)]
+    staging_over(lane).before(3, LONG, None, TILE)
+    assert lane.looked == [(range(3, 4), TILE)]
+    assert lane.begun == [1]
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -177,6 +232,8 @@ def test_few_layers_take_turns_too(layers: int) -> None:
         assert all(run_layer(staging, lane, layer) for layer in range(layers))
 
 
-@pytest.mark.parametrize(("experts", "top_k", "tokens"), [(128, 8, 1024), (384, 6, 4096), (8, 2, 256), (2, 2, 64)])
+@pytest.mark.parametrize(
+    ("experts", "top_k", "tokens"), [(128, 8, 1024), (384, 6, 4096), (8, 2, 256), (2, 2, 64), (10, 3, 213)]
+)
 def test_a_step_is_long_when_it_brings_more_than_a_tile_to_each_expert(experts: int, top_k: int, tokens: int) -> None:
     assert long_step(experts, top_k) == tokens
