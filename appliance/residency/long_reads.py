@@ -4,11 +4,10 @@ In place each tile of tokens reads its expert's rows over the link, of visited e
 row once, whoever is visited, and is hidden behind what is computed meanwhile. Rules:
 1. Who is visited is known when a layer's router has run, too late for a copy that is to be hidden. So readings are
    expected: as many as at that layer's last long step, in proportion to tokens, times what the layers of this step
-   that were seen already needed to what was expected of them. A layer that was never seen is visited evenly.
+   that were seen already needed to what was expected of them. Of a layer that was never seen every row is read once.
 2. How long is computed from a layer to the next is measured at each step, without what the layer waited for its copy
-   and without its readings; and expected in the same way.
-3. In place it takes that and the readings. From staging it takes the longer of that and the copy, or their sum where
-   the copy has not begun a layer ahead.
+   and without its readings.
+3. What a copy takes beyond that is lost, and all of it where it has not begun a layer ahead; in place the readings are.
 4. Once readings in place are known to have cost a step more than the copies of those layers, by a copy, all that
    follows in it is staged.
 What was expected wrongly, and is seen too late for its step, is known at the next one.
@@ -51,26 +50,11 @@ class SeenLayer:
     is_staged: bool
 
 
-@dataclass(slots=True)
-class _Expected:
-    """Of the layers of a step that were seen already: what was found, and what had been expected."""
-
-    found: float = 0.0
-    foreseen: float = 0.0
-
-    def add(self, found: float, foreseen: float) -> None:
-        self.found, self.foreseen = self.found + found, self.foreseen + foreseen
-
-    @property
-    def ratio(self) -> float:
-        return self.found / self.foreseen if self.foreseen else 1.0
-
-
 class LongReads:
-    """`rows`: by layer. `tile_step`: tokens that bring a tile to each expert, visits being even."""
+    """`rows`: by layer."""
 
-    def __init__(self, rows: Mapping[int, ColdRows], tile_step: int) -> None:
-        self._rows, self._tile_step = rows, tile_step
+    def __init__(self, rows: Mapping[int, ColdRows]) -> None:
+        self._rows = rows
         self.forget()
 
     def forget(self) -> None:
@@ -87,36 +71,29 @@ class LongReads:
         rows = self._rows[layer]
         if self._lost_s > rows.copy_s:
             return True
-        work_s = self._work_s.get(layer, 0.0) * tokens * self._works.ratio
-        copied_s = max(work_s, rows.copy_s) if is_ahead else work_s + rows.copy_s
-        return copied_s <= work_s + rows.in_place_s(self._as_before(layer, tokens) * self._readings.ratio)
+        work_s = self._work_s.get(layer, 0.0) * tokens
+        expected = self._as_before(layer, tokens) * (self._found / self._foreseen if self._foreseen else 1)
+        return rows.copy_s - (work_s if is_ahead else 0) <= rows.in_place_s(expected)
 
     def seen(self, seen: SeenLayer) -> None:
         """A layer, in the order in which they run; maybe after its step is over."""
         rows, before = self._rows[seen.layer], self._before
         if seen.step == self._step:
-            self._readings.add(seen.readings + SOME, self._as_before(seen.layer, seen.tokens))
+            self._found += seen.readings + SOME
+            self._foreseen += self._as_before(seen.layer, seen.tokens)
             if not seen.is_staged:
                 self._lost_s += rows.in_place_s(seen.readings) - rows.copy_s
         if before is not None and before.step == seen.step:
-            self._learn(before, seen.since_s)
+            read_s = 0.0 if before.is_staged else self._rows[before.layer].in_place_s(before.readings)
+            self._work_s[before.layer] = max(0.0, seen.since_s - read_s) / before.tokens
         self._known[seen.layer] = self._before = seen
 
     def _begin(self, step: int) -> None:
         self._step = step
-        self._readings, self._works = _Expected(), _Expected()
+        self._found = self._foreseen = 0.0
         self._lost_s = 0.0
-
-    def _learn(self, before: SeenLayer, took_s: float) -> None:
-        """That layer computed, and read if it was not staged.  (2)"""
-        read_s = 0.0 if before.is_staged else self._rows[before.layer].in_place_s(before.readings)
-        work_s = max(0.0, took_s - read_s) / before.tokens
-        if before.step == self._step and before.layer in self._work_s:
-            self._works.add(work_s, self._work_s[before.layer])
-        self._work_s[before.layer] = work_s
 
     def _as_before(self, layer: int, tokens: int) -> float:
         """Readings.  (1)"""
-        if (known := self._known.get(layer)) is None:
-            return SOME + self._rows[layer].count * -(-tokens // self._tile_step)
-        return SOME + known.readings * tokens / known.tokens
+        known = self._known.get(layer)
+        return SOME + (known.readings * tokens / known.tokens if known else self._rows[layer].count)

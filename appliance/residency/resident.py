@@ -114,8 +114,7 @@ class Resident:
         bytes_of = {number: sum(copy.size for copy in part.copies) for number, part in parts.items()}
         largest = max(parts, key=lambda number: bytes_of[number], default=None)
         pace = 1.0 if largest is None else lane.bytes_per_s(parts[largest].copies)
-        rows = {number: ColdRows(len(part.ids), bytes_of[number] / pace) for number, part in parts.items()}
-        return LongReads(rows, long_step(self._residency.experts, self._residency.top_k))
+        return LongReads({number: ColdRows(len(part.ids), bytes_of[number] / pace) for number, part in parts.items()})
 
     def _placed_tensors(self, runner: Any, placed: Placed) -> list[torch.Tensor]:
         parameters = runner.routed_experts.named_parameters(recurse=False)

@@ -228,7 +228,7 @@ def _tile(
     method = experts.quant_method
     if METHODS[type(method).__name__][2] != "triton":
         return TILE_TOKENS
-    kernel = method.moe_kernel.impl.fused_experts
+    kernel = method.moe_kernel.fused_experts
     named = kernel.quant_config.config_name(dtype)
     tokens, top_k = topk_ids.shape
     found = try_get_optimal_moe_config(w1.size(), w2.size(), top_k, named, tokens, block_shape=kernel.block_shape)

@@ -165,7 +165,7 @@ class _Always(LongReads):
     """Not chosen."""
 
     def __init__(self, is_staged: bool) -> None:
-        super().__init__({}, 1)
+        super().__init__({})
         self._is_staged = is_staged
 
     def is_staged(self, step: int, layer: int, tokens: int, *, is_ahead: bool) -> bool:

@@ -184,7 +184,7 @@ def aliases_show_every_row_through_exchanges() -> None:
     }
     everything = torch.arange(EXPERTS).repeat(200)
     rows_of = {n: ColdRows(len(part.ids), 1e-3) for n, part in parts.items()}
-    staging = Staging(NowLane(driver), parts, LongReads(rows_of, 100), 100)
+    staging = Staging(NowLane(driver), parts, LongReads(rows_of), 100)
     rows = {
         n: Rows(
             tuple(as_rows(p.data) for p in layer.values()),

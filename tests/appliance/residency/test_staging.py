@@ -22,7 +22,7 @@ class Told(LongReads):
     """Stages what it is told to. `asked`: the layers, and whether ahead."""
 
     def __init__(self, *in_place: int) -> None:
-        super().__init__({layer: ColdRows(1, 1.0) for layer in range(LAYERS)}, ABOVE)
+        super().__init__({layer: ColdRows(1, 1.0) for layer in range(LAYERS)})
         self.in_place = set(in_place)
         self.asked: list[tuple[int, bool]] = []
 
@@ -209,7 +209,7 @@ def test_what_is_there_is_heard_of_before_a_step_begins() -> None:
 
 
 def test_what_was_made_up_is_heard_of_and_forgotten() -> None:
-    lane, reads = CountingLane(is_late=True), LongReads({layer: ColdRows(1, 1.0) for layer in range(LAYERS)}, ABOVE)
+    lane, reads = CountingLane(is_late=True), LongReads({layer: ColdRows(100, 1.0) for layer in range(LAYERS)})
     staging = staging_over(lane, reads)
     run_in_order(staging, *range(LAYERS))
     staging.forget()
