@@ -25,7 +25,8 @@ class _Look:
 
     def __init__(self) -> None:
         self.readings = torch.zeros((), dtype=torch.float32, pin_memory=True)
-        self.counted, self.begun = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.counted = torch.cuda.Event(enable_timing=True, blocking=True)  # who waits for it does not spin
+        self.begun = torch.cuda.Event(enable_timing=True)
 
 
 class CudaLane:

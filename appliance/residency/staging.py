@@ -12,7 +12,8 @@ Pure, but for the lane that copies and counts. Rules:
 5. What was copied holds until rows of that layer are exchanged.
 6. What a layer of a long step visits is counted on the card before its kernel runs. For the first `AWAITED` layers of a
    step that is waited for, while their kernels run: they tell a prompt from the one before. What the others visit is
-   heard of when it is there, so that the card is not kept waiting for its next step, nor the step before for its end.
+   heard of when it is there. So the card does not wait for its next step; but on one card, where vLLM gives the step
+   before out once this one is launched, that comes later by those layers and by launching the others.
 Source: measured on H200 (docs/measurements.md): one 32 MiB matrix at 8,192 tokens takes 20.9 ms from the host, 0.34 ms
 from VRAM, one copy 0.61 ms; 12 layers of 128 experts of which a token visits 8, a third cold, take in place 1.4 times
 as long as with staging at 2,048 tokens, 4.7 times at 8,192, and about as long at 1,024; where cold experts are rarely

@@ -42,6 +42,8 @@ placing.py takes it, and how `--moe-backend` spells that."""
 LOADERS = frozenset({"auto", "hf", "safetensors", "dummy"})
 """Formats whose loader fills the rows in logical order and then has them processed (base_loader.py). Others, as
 sharded_state, fill them afterwards: their experts would be permuted the wrong way round."""
+MARLIN_TILES, MARLIN_FILLED = (8, 16, 32, 48), 0.9
+"""Tokens: the first of them that an expert's share does not fill so far, else TILE_TOKENS."""
 EXECUTORS = (None, "mp", "uni")
 
 
@@ -224,13 +226,15 @@ def stage(runner: MoERunner, staging: Staging, layer: int, aliases: Mapping[int,
 def _tile(
     experts: RoutedExperts, w1: torch.Tensor, w2: torch.Tensor, topk_ids: torch.Tensor, dtype: torch.dtype
 ) -> int:
-    """Tokens of an expert that a layer's kernel computes with one reading of its rows (experts/triton_moe.py)."""
+    """Tokens of an expert that a layer's kernel computes with one reading of its rows (experts/triton_moe.py,
+    experts/marlin_moe.py)."""
     method = experts.quant_method
+    tokens, top_k = topk_ids.shape
     if METHODS[type(method).__name__][2] != "triton":
-        return TILE_TOKENS
+        each = tokens * top_k / len(w1)
+        return next((size for size in MARLIN_TILES if each / size < MARLIN_FILLED), TILE_TOKENS)
     kernel = method.moe_kernel.fused_experts
     named = kernel.quant_config.config_name(dtype)
-    tokens, top_k = topk_ids.shape
     found = try_get_optimal_moe_config(w1.size(), w2.size(), top_k, named, tokens, block_shape=kernel.block_shape)
     return int(found["BLOCK_SIZE_M"])
 

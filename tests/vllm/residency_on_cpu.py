@@ -265,7 +265,7 @@ class Kernel:
         self, hidden_states: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, weights: None, ids: torch.Tensor
     ) -> torch.Tensor:
         self.read = w1.data_ptr()
-        return torch.stack([w1[ids, 0, 0], w2[ids, 0, 0]])
+        return torch.stack([w1[ids[:, 0], 0, 0], w2[ids[:, 0], 0, 0]])
 
 
 class AutoAWQMoEMethod:
@@ -314,7 +314,7 @@ def visited(runner: MoERunner, ids: torch.Tensor, tokens: int) -> bool:
     if state.should_record_tensor:
         state.expert_load_view.index_add_(0, rows, torch.ones(len(rows), dtype=torch.int32))
     kernel = experts.quant_method.moe_kernel
-    found = kernel.apply(torch.zeros(tokens, 1), experts.w13_weight, experts.w2_weight, None, rows)
+    found = kernel.apply(torch.zeros(tokens, 1), experts.w13_weight, experts.w2_weight, None, rows[:, None])
     assert (found == runner.truth[:, ids]).all(), (runner.layer_name, tokens)
     return bool(kernel.read == experts.w13_weight.data_ptr())
 

@@ -220,6 +220,27 @@ def test_what_lost_a_copy_in_place_is_not_gone_on_with_although_it_was_never_vis
     assert replay.chosen()[2] <= staged + ROWS[0].in_place_s(4 * COLD) + COPY_S, "the first one"
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 0.7])
+def test_chunks_over_long_and_short_contexts_by_turns(share: float, is_late: bool) -> None:
+    rows = {layer: ColdRows(COLD, COPY_S) for layer in range(48)}
+    steps = [Traffic(2048, [share], 4e-6 if number % 2 else ATTENTION_S) for number in range(12)]
+    assert Replay(steps, rows, is_late=is_late).last_to_best(6) <= 1.25
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("others", [0.3, 1.5, 2, 4])
+def test_first_layers_with_hardly_a_row_do_not_decide_for_the_others(others: float, is_late: bool) -> None:
+    """Each of their two rows is visited in one step of four."""
+    few, many = ColdRows(2, COPY_S / 21), ColdRows(COLD, COPY_S)
+    rows = {layer: few if layer < AWAITED else many for layer in range(48)}
+    steps = [
+        Traffic(4096, [*[float((number + layer) % 4 == 0) for layer in range(AWAITED)], *[others] * (48 - AWAITED)])
+        for number in range(16)
+    ]
+    assert Replay(steps, rows, is_late=is_late).last_to_best(12) <= 1.1
+
+
 def test_layers_with_one_cold_expert_that_nobody_visits_are_read_in_place() -> None:
     rows = {layer: ColdRows(1, COPY_S) for layer in range(LAYERS)}
     assert Replay([Traffic(1100, [0])] * 4, rows).last_to_best(2) <= 1.01
@@ -253,11 +274,12 @@ def test_a_step_like_the_one_before_is_never_much_longer_than_with_staging(
 
 @given(steps=st.lists(STEP, min_size=1, max_size=6))
 def test_a_step_whose_layers_are_alike_is_never_much_longer_than_with_staging(steps: list[Traffic]) -> None:
-    """Whatever was visited before: what is not as it was expected is seen after a layer."""
+    """Whatever was visited before: in place it goes on only as long as three layers lose no more than a copy, so that
+    none takes more than a copy and a third, beside work that could have hidden it."""
     alike = [Traffic(step.tokens, step.shares[:1], steps[0].attention_s) for step in steps]
     replay = Replay(alike)
     for step, mine, theirs in zip(alike, replay.chosen(), replay.times(Always(ROWS, True)), strict=True):
-        assert mine <= 1.15 * theirs + AWAITED * COPY_S + ROWS[0].in_place_s(COLD * step.shares[0])
+        assert mine <= (2 + 1 / 3) * theirs + AWAITED * COPY_S + ROWS[0].in_place_s(COLD * step.shares[0])
 
 
 def hear(reads: LongReads, step: int, layers: range, since_s: float = 0.002, readings: int = 4) -> None:

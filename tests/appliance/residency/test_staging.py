@@ -15,7 +15,7 @@ from appliance.residency.staging import AWAITED, PARTS, ColdPart, Copy, Lane, St
 LAYERS = 7
 ABOVE = 100
 LONG = ABOVE + 1
-TILE = 64
+TILE = 48
 
 
 class Told(LongReads):
