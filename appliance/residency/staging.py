@@ -92,8 +92,8 @@ class _Looked:
 
 
 class Staging:
-    """`layers`: in the order in which they run. `above`: tokens. A step of more calls `before` and `after` around each
-    layer's kernel."""
+    """`layers`: in the order in which they run. `above`: tokens. Around each layer's kernel a long step calls
+    `before` and `after`."""
 
     def __init__(self, lane: Lane, layers: Mapping[int, ColdPart], reads: LongReads, above: int) -> None:
         self._lane, self._layers, self._reads, self.above = lane, layers, reads, above
@@ -108,6 +108,10 @@ class Staging:
         """What was computed until now was made up."""
         self._hear(is_awaited=True)
         self._reads.forget()
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a step of so many calls `before` and `after`; a shorter one reads in place.  (1)"""
+        return tokens > self.above
 
     def before(self, layer: int, tokens: int, visited: object, tile: int) -> bool:
         """A layer is to compute `tokens`, in tiles of so many: whether it shall read staging.  (1, 4)"""

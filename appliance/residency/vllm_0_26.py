@@ -208,7 +208,7 @@ def stage(runner: MoERunner, staging: Staging, layer: int, aliases: Mapping[int,
         **named: Any,
     ) -> Any:
         tokens = len(hidden_states)
-        if tokens <= staging.above:
+        if not staging.is_long(tokens):
             return apply(hidden_states, w1, w2, topk_weights, topk_ids, *rest, **named)
         with ending():
             tile = _tile(experts, w1, w2, topk_ids, hidden_states.dtype)

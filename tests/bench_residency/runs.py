@@ -111,7 +111,7 @@ def _always(name: str) -> list[list[Any]]:
 
 def _counted(name: str) -> list[list[Any]]:
     """Decode, and the share of its visits that were to cold experts."""
-    return [["rpc", "", "cold_visits"], ["decode", f"{name}_counted"], ["rpc", f"{name}_cold_visits", "cold_visits"]]
+    return [["rpc", "", "cold_visits"], ["decode", name], ["rpc", f"{name}_cold_visits", "cold_visits"]]
 
 
 def _pace(where: Where) -> list[Run]:
@@ -119,8 +119,8 @@ def _pace(where: Where) -> list[Run]:
     even = [["rpc", "", "skew", 0], ["decode", "even"], ["prefill", "even_prefill"]]
     skewed = [["rpc", "", "skew", ZIPF], ["decode", "skewed"], ["prefill", "skewed_prefill"]]
     reads: list[Any] = ["rpc", "", "long_reads"]
-    ours = [reads, *even, ["rpc", "even_reads", "long_reads"], *_counted("even"), *_always("even_prefill")]
-    ours += [reads, *skewed, ["rpc", "skewed_reads", "long_reads"], *_counted("skewed")]
+    ours = [reads, *even, ["rpc", "even_reads", "long_reads"], *_counted("even_counted"), *_always("even_prefill")]
+    ours += [reads, *skewed, ["rpc", "skewed_reads", "long_reads"], *_counted("skewed_counted")]
     ours += [*_always("skewed_prefill"), ["rpc", "copy_rate", "copy_rate"]]
     runs = [Run("stock", llm | {"worker_cls": STOCK}, [*even, *skewed], env)]
     for share, cold in SHARES.items():
@@ -186,8 +186,13 @@ def budgets(where: Where) -> list[Run]:
     state.mkdir(exist_ok=True)
     skew: list[Any] = ["rpc", "", "skew", ZIPF, 0, SPREAD]
     counting: list[list[Any]] = [skew, *(["decode", "counting"] for _ in range(16))]
-    visits: list[list[Any]] = [["rpc", "", "cold_visits"], ["decode", "skewed"], ["rpc", "cold_visits", "cold_visits"]]
-    steps = [skew, *visits, ["prefill", "skewed_prefill"], *_always("skewed_prefill"), ["rpc", "placed", "placed"]]
+    steps = [
+        skew,
+        *_counted("skewed"),
+        ["prefill", "skewed_prefill"],
+        *_always("skewed_prefill"),
+        ["rpc", "placed", "placed"],
+    ]
     runs = [replace(ours, name="budgets-counting", steps=counting, env=ours.env | {FOLDER: str(state)})]
     for name, order in (("level", level), ("visits", None)):
         file = where.folder / f"budgets-{name}.json"

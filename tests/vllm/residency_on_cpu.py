@@ -343,9 +343,7 @@ def the_life_of_a_rank(number: int, meeting: str) -> list[Any]:
         rank.step(tokens)
         for layer, runner in runners.items():
             ids = torch.tensor([chance.randrange(first, first + 32) for _ in range(16)])
-            many = (
-                tokens > 4 and step % 2
-            )  # visits enough that the cold ones among them are read over and over in place
+            many = tokens > 4 and step % 2  # so many visits that in place cold rows are read over and over
             read.add((layer, tokens, visited(runner, ids.repeat(1000) if many else ids, tokens)))
         stood.append(list(rank._live._orders().values()))
         if (decision := rank._live._decision) is not None:

@@ -14,7 +14,7 @@ from appliance.residency.staging import AWAITED, PARTS, ColdPart, Copy, Lane, St
 
 LAYERS = 7
 ABOVE = 100
-LONG = ABOVE + 1
+LONG, SHORT = ABOVE + 1, ABOVE
 TILE = 48
 
 
@@ -222,6 +222,12 @@ def test_the_cold_rows_of_the_layer_are_looked_at_before_its_kernel_begins() -> 
     staging_over(lane).before(3, LONG, None, TILE)
     assert lane.looked == [(range(3, 4), TILE)]
     assert lane.begun == [1]
+
+
+def test_a_step_of_as_many_tokens_as_the_limit_is_not_long() -> None:
+    staging = staging_over(CountingLane())
+    assert staging.is_long(LONG)
+    assert not staging.is_long(SHORT)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
